@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `execve`: QEMU would let the host run the new program, unrecorded. The plugin therefore executes
-//! QEMU with the new program itself, before QEMU sees the call.
+//! `execve`: QEMU would let the host run the new program, unrecorded. Before QEMU handles the call,
+//! the plugin therefore executes another QEMU with the new program.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -26,6 +26,7 @@ enum Program {
     NotAFile,
 }
 
+/// The program at `path`; `None` if it cannot be read.
 fn inspect(path: &[u8]) -> Option<Program> {
     let name = std::ffi::OsString::from_vec(path.to_vec());
     // Do not block on a pipe without a writer.

@@ -139,7 +139,8 @@ pub fn announce(stream: &mut Stream) {
             inode => fs::metadata(&range.name)
                 .map_or((range.device, inode), |meta| (meta.dev(), meta.ino())),
         };
-        // QEMU translates the program's code, and maps it with what surrounds it, not executable.
+        // QEMU maps code without execute permission, and together with adjacent data: split the
+        // range at code segments.
         let bytes = range.end - range.start;
         let mut from = 0;
         let segments = code_segments(&range.name).unwrap_or_default();

@@ -18,7 +18,7 @@ pub enum Kind {
     Call,
 }
 
-/// Classify the instruction `code` of ELF machine `machine`.
+/// Classify the instruction `code` of ELF machine `machine` (62: x86-64, otherwise aarch64).
 pub fn kind(machine: u16, code: &[u8]) -> Kind {
     match (machine, code) {
         (62, _) => x86(code),

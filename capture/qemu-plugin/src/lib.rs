@@ -56,17 +56,18 @@ const READ_WRITE: qemu::qemu_plugin_mem_rw = qemu::qemu_plugin_mem_rw::QEMU_PLUG
 /// What callbacks record: [`AllReferences`] or [`sample::Sample`].
 ///
 /// # Safety
-/// Callers of the unsafe functions are on the thread of `vcpu`, which has been opened, have no
-/// [`Stream`], and record this.
+/// Callers of the unsafe functions are on the thread of `vcpu`, which has been opened, hold no
+/// [`Stream`], and belong to the implementation that is in use.
 trait Recording {
-    /// What a callback for a reference needs to know: `index` of the instruction, shifted into
-    /// place, and the number of instructions of its block.
+    /// Data for the callback of a reference, from the `index` of its instruction, shifted into
+    /// place, and the `count` of instructions of its block.
     fn data(index: u64, count: u64) -> u64;
-    /// A load or store. `word` lacks its address, and the index, which is in `data`.
+    /// A load or store. `word` lacks the address, and the index of the instruction, which is in
+    /// `data`.
     unsafe fn access(vcpu: c_uint, word: u64, at: At, data: u64);
     /// A block begins.
     unsafe fn fetch(vcpu: c_uint, word: u64);
-    /// A number that changes whenever `vcpu` does anything.
+    /// A number that changes with every block and reference of `vcpu`.
     unsafe fn position(vcpu: c_uint) -> u64;
     /// The callback for most references, if QEMU packs `info` as expected.
     fn reference() -> OnReference;
@@ -76,11 +77,11 @@ trait Recording {
     fn zeroed() -> OnBlock;
 }
 
-/// Where a load or store is.
+/// A load or store, as QEMU reports it.
 #[derive(Clone, Copy)]
 pub struct At {
     addr: u64,
-    /// QEMU's handle for it.
+    /// `qemu_plugin_meminfo_t`.
     info: u32,
 }
 
@@ -132,7 +133,7 @@ extern "C" fn reference_by<R: Recording>(vcpu: c_uint, info: u32, addr: u64, dat
     unsafe { R::access(vcpu, unpack_fast(info), At { addr, info }, data as u64) };
 }
 
-/// The same for a QEMU that packs `info` in another way.
+/// Like [`reference_by`], for a QEMU that packs `info` in another way.
 extern "C" fn reference_by_api<R: Recording>(
     vcpu: c_uint,
     info: u32,
@@ -143,8 +144,8 @@ extern "C" fn reference_by_api<R: Recording>(
     unsafe { R::access(vcpu, unpack_by_api(info), At { addr, info }, data as u64) };
 }
 
-/// The same for an instruction that loads and stores: with several threads, QEMU calls once for
-/// both.
+/// Like [`reference_by`], for an instruction that loads and stores at once: if the program has
+/// several threads, QEMU makes one call for both.
 extern "C" fn atomic_reference<R: Recording>(
     vcpu: c_uint,
     info: u32,
@@ -161,8 +162,8 @@ extern "C" fn atomic_reference<R: Recording>(
     }
 }
 
-/// The same for a store exclusive (`stxr`): QEMU compares and exchanges, but the instruction only
-/// stores.
+/// Like [`reference_by`], for a store exclusive (`stxr`): QEMU emulates it by a compare-and-exchange,
+/// but the instruction only stores.
 extern "C" fn exclusive_store<R: Recording>(vcpu: c_uint, info: u32, addr: u64, data: *mut c_void) {
     let word = unpack_by_api(info);
     if word & STORE != 0 {
@@ -236,7 +237,7 @@ struct Part {
     first: usize,
     /// Number of instructions.
     count: usize,
-    /// Where its code is; `None` if that is not in the RAM of the virtual machine.
+    /// Address of its code; `None` if that is not in the RAM of the virtual machine.
     addr: Option<u64>,
     bytes: u64,
 }
@@ -269,10 +270,10 @@ unsafe fn parts(block: *mut qemu::qemu_plugin_tb) -> Vec<Part> {
 }
 
 impl Part {
-    /// The word of its fetch; `None` if there is none.
+    /// Its block as a word; `None` outside of RAM if it has too many instructions for one.
     fn word(&self, recorder: &Recorder, kernel: bool) -> Option<u64> {
         let (bytes, count) = (self.bytes, self.count as u64);
-        let Some(addr) = self.addr else { return layout::silent_word(count) };
+        let Some(addr) = self.addr else { return layout::count_only_word(count) };
         let addr = if kernel { addr | KERNEL_BLOCK } else { addr };
         let word = layout::block_word(addr, bytes, count);
         Some(word.unwrap_or_else(|| BLOCK | u64::from(block_index(recorder, addr, bytes, count))))

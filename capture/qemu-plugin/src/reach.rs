@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Keeps within reach what recording the next program of this process needs: the shared memory, the
-//! plugin, QEMU and its libraries.
+//! Keeps accessible the files that recording needs after an `execve`: the shared memory, the plugin,
+//! QEMU and its libraries.
 //!
-//! The first two are opened on demand and passed to the next program as descriptors. A program that
-//! gives up its user, root or capabilities may no longer be able to open them, so descriptors are
-//! held from just before that, at high numbers, which programs seldom use.
+//! Shared memory and plugin are opened at the `execve`, and passed to the next program as
+//! descriptors. A program that gives up its user, root or capabilities may no longer be able to open
+//! them. Just before, descriptors are therefore opened and held, at high numbers, which programs
+//! seldom use.
 
 use std::ffi::CString;
 use std::fs;
@@ -42,9 +43,9 @@ static RESOURCES: OnceLock<Resources> = OnceLock::new();
 /// QEMU and its libraries.
 static IMAGE: OnceLock<Vec<(PathBuf, Identity)>> = OnceLock::new();
 
-/// Minimum number of descriptors that are held, unless the limit is lower.
+/// Held descriptors have this number or a higher one, unless the limit of descriptors is lower.
 const HIGH: u64 = 1020;
-/// In that case, they are this far below the limit.
+/// With a lower limit, held descriptors are this far below it.
 const ROOM: u64 = 8;
 
 /// Record paths and descriptors of the shared memory and the plugin (-1 unless the previous program
@@ -101,8 +102,8 @@ pub fn release_descriptors() {
     }
 }
 
-/// Drops the capabilities of the calling thread until it is dropped. A program of a user other than
-/// root starts without them: it can open whatever the thread can open meanwhile.
+/// Clears the effective capabilities of the calling thread until dropped. A program of a user other
+/// than root starts without capabilities, so it can open what the thread can open meanwhile.
 pub struct Unprivileged(Option<[u32; 6]>);
 
 /// `struct __user_cap_header_struct` of the calling thread, version 3 (64-bit capabilities).
@@ -140,7 +141,7 @@ impl Drop for Unprivileged {
 
 /// What is passed to the next program.
 pub struct Handover {
-    /// Plugin and shared memory.
+    /// Of plugin and shared memory, kept open until the `execve`.
     _descriptors: [OwnedFd; 2],
     /// The option of QEMU that loads the plugin.
     pub option: String,

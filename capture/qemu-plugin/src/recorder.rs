@@ -15,8 +15,8 @@ use super::layout::{
 };
 use super::sample;
 
-/// QEMU never reuses the number of a virtual CPU. Two threads that exist at the same time collide
-/// only if their numbers differ by a multiple of this.
+/// Entries of tables by virtual CPU, indexed by its number modulo this. QEMU never reuses a number,
+/// so concurrent threads share an entry only if their numbers differ by a multiple of this.
 pub const VCPUS: usize = 1 << 22;
 
 /// Writes the streams of this process.
@@ -43,29 +43,25 @@ thread_local! {
     static RESERVED: Cell<Option<&'static Slot>> = const { Cell::new(None) };
 }
 
-/// Set the virtual CPU of the calling thread.
 pub fn set_current_vcpu(vcpu: u32) {
     CURRENT_VCPU.set(vcpu);
 }
 
-/// Set the pid of this process in the receiver's namespace.
 pub fn set_process_id(pid: u32) {
     PROCESS_ID.store(pid, Relaxed);
 }
 
-/// The pid of this process in the receiver's namespace.
 pub fn process_id() -> u32 {
     PROCESS_ID.load(Relaxed)
 }
 
-/// Query that pid. `/proc` belongs to the receiver's namespace unless the program has mounted
-/// another.
+/// Query the pid of this process in the receiver's namespace, to which `/proc` belongs unless the
+/// program has mounted another one.
 fn query_process_id() -> u32 {
     let target = std::fs::read_link("/proc/self").ok();
     target.and_then(|target| target.to_str()?.parse().ok()).unwrap_or_else(std::process::id)
 }
 
-/// The virtual CPU of the calling thread.
 pub fn current_vcpu() -> u32 {
     CURRENT_VCPU.get()
 }
@@ -112,7 +108,6 @@ impl Recorder {
         RECORDER.get()
     }
 
-    /// The slot of `vcpu`.
     #[inline(always)]
     pub fn slot_pointer(&self, vcpu: u32) -> &AtomicPtr<Slot> {
         &self.slot_pointers[vcpu as usize % VCPUS]
@@ -132,7 +127,6 @@ impl Recorder {
         !self.off.load(Relaxed)
     }
 
-    /// Whether child processes are recorded.
     pub fn follows_children(&self) -> bool {
         self.header().flags.load(Relaxed) & FOLLOW != 0
     }
@@ -146,14 +140,14 @@ impl Recorder {
     /// speed.
     pub fn end_with_receiver(&self) {
         if self.header().receiver_gone() {
-            // The kernel has woken only one waiter.
+            // The kernel has woken only one waiter: wake the others.
             futex_wake(&self.header().receiver, i32::MAX);
             end_process();
         }
     }
 
     /// Start a thread that watches for the end of the receiver, even while the other threads block.
-    /// Without it, threads that wait for room still notice.
+    /// If it cannot be started, threads that wait for room still notice the end.
     pub fn watch(&'static self) {
         in_background(|| {
             loop {
@@ -293,7 +287,7 @@ impl Recorder {
         index
     }
 
-    /// Address, bytes and number of instructions of the block that a word begins.
+    /// Address, bytes and number of instructions of the block that `word` encodes.
     #[cfg_attr(test, allow(dead_code, reason = "loopback tests have neither samples nor repeats"))]
     pub fn decode(&self, word: u64) -> (u64, u64, u64) {
         let count = word >> COUNT_SHIFT & 0x7f;
@@ -328,7 +322,6 @@ pub fn in_background(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// End this process.
 pub fn end_process() {
     // SAFETY: `kill` does not end the first process of a pid namespace.
     unsafe {
@@ -366,7 +359,7 @@ pub fn map(bytes: usize, protection: i32) -> io::Result<NonNull<u8>> {
         .ok_or_else(io::Error::last_os_error)
 }
 
-/// If `word` is `seen`, wait until it is woken, for at most this time.
+/// If `word` is `seen`, wait for a wake-up of its waiters, for at most this time.
 pub fn futex_wait(word: &AtomicU32, seen: u32, milliseconds: i64) {
     let (tv_sec, tv_nsec) = (milliseconds / 1000, milliseconds % 1000 * 1_000_000);
     let time = libc::timespec { tv_sec, tv_nsec };

@@ -2,8 +2,9 @@
 //! x86 string instructions with a repeat prefix. QEMU executes them once per iteration, and once
 //! more to find that the count is 0, which is not an instruction for the processor.
 //!
-//! An iteration that follows another one of the same instruction is written with its first
-//! reference. A first iteration is written at once, even if the count is 0.
+//! The block of a first iteration is written at once, even if the count is 0. That of a further
+//! iteration of the same instruction is written with its first reference, so the last check of the
+//! count writes none.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -48,7 +49,7 @@ pub fn instruction(addr: u64, data: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(*known)
 }
 
-/// Called when a block begins that consists of one such instruction. `word` is its encoded word.
+/// Called when a block begins that consists of one repeated instruction. `word` is its encoded word.
 pub extern "C" fn on_block<R: Recording>(vcpu: c_uint, word: *mut c_void) {
     let word = word as u64;
     let last = LAST.get();
@@ -62,7 +63,7 @@ pub extern "C" fn on_block<R: Recording>(vcpu: c_uint, word: *mut c_void) {
     }
 }
 
-/// Called on a load or store of such an instruction.
+/// Called on a load or store of a repeated instruction. `data` is that of [`instruction`].
 pub extern "C" fn reference<R: Recording>(vcpu: c_uint, info: u32, addr: u64, data: *mut c_void) {
     if data.is_null() {
         return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Ends a program before a mapping for which QEMU's own tables have no room.
+//! Ends a program before a mapping for which QEMU's own tables would take too much memory.
 //!
 //! Before version 8.0, QEMU's user mode fills in an entry for each page of a mapping
 //! (`page_set_flags` in `accel/tcg/translate-all.c`), even if the program only reserves addresses:
@@ -53,7 +53,7 @@ pub fn mapped(addr: u64, bytes: u64) {
     }
 }
 
-/// Memory that this process can still get: of the machine, and within the limits of its control
+/// Bytes that this process can still allocate, on the machine and below the limits of its control
 /// groups, whose page cache can be reclaimed.
 fn available() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok()?;
@@ -72,7 +72,7 @@ fn available() -> Option<u64> {
     Some(left.fold(machine, u64::min))
 }
 
-/// Memory left below the limit of a control group, of version 1 if `old`. `None` if it has none.
+/// Memory left below the limit of a control group, of version 1 if `old`; `None` without a limit.
 fn left_in_group(old: bool, group: &Path) -> Option<u64> {
     let (root, limit, used, prefix) = match old {
         true => ("memory/", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),

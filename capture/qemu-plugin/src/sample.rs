@@ -2,15 +2,15 @@
 //! A sample of the program's references (`--sample`): every reference to the sampled pages, and of
 //! every other page the first load, store and fetch.
 //!
-//! A table says what need not be reported ([`seen`]). That test comes first, and nearly always no
-//! other is needed.
+//! A table says which references need not be reported ([`seen`]). Callbacks test it first, which
+//! nearly always suffices.
 //!
 //! In *bursts*, every reference of a thread is reported: the thread then tests a table in which
 //! nothing has been seen. So bursts begin and end without translating code again.
 //!
-//! Before a reported reference, the receiver must know where its thread is. In a *dense* sample
-//! ([`DENSE`]), every block has a word, which keeps count of the instructions. In others, a place
-//! precedes the first reference of a block ([`report`]).
+//! Before a reported reference, the receiver must know its thread's position in instructions. In a
+//! *dense* sample ([`DENSE`]), every block is written, and counts its instructions. In other samples,
+//! a place record precedes the first reported reference of a block ([`report`]).
 
 use std::cell::Cell;
 use std::ffi::{c_uint, c_void};
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr};
 
 use crate::layout::{
     BYTES_SHIFT, COUNT_SHIFT, FETCH, PAGE_SHIFT, Place, SIZE_SHIFT, STORE, block_addr, burst,
-    burst_distance, burst_start, is_sampled, silent_word, tag,
+    burst_distance, burst_start, count_only_word, is_sampled, tag,
 };
 use crate::recorder::{Recorder, VCPUS, map};
 use crate::seen::{
@@ -31,8 +31,8 @@ pub use crate::seen::{forget, forget_all};
 use crate::stream::Stream;
 use crate::{ADDR_MASK, At, OnBlock, OnReference, Recording, unpack_fast, zero};
 
-/// The smallest sample that is dense, as a share of the pages times 2^64: a word for every block
-/// then takes less time than places.
+/// Smallest share of pages, times 2^64, of a dense sample: writing every block then takes less time
+/// than place records.
 const DENSE: u64 = 3 << 62;
 
 static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(null_mut());
@@ -50,27 +50,28 @@ unsafe impl Sync for First {}
 #[repr(C, align(64))]
 struct Counts {
     instructions: Cell<u64>,
-    /// Blocks since the current burst was to begin, or, negative, before the next one.
+    /// Blocks since the planned start of the current burst; if negative, until that of the next one.
     blocks: Cell<i64>,
-    /// From this value of `blocks` on, [`fetch`] looks at every block: 0, or in a dense sample the
-    /// least.
+    /// From this value of `blocks` on, callbacks examine every block: 0, or `i64::MIN` in a dense
+    /// sample.
     examine_from: Cell<i64>,
-    /// The share of pages that are sampled, times 2^64, and the seed; as of the last burst.
+    /// The share of pages that are sampled, times 2^64, and the seed; updated when a burst begins
+    /// or ends.
     share: Cell<u64>,
     seed: Cell<u64>,
     /// Loads and stores.
     data: [Cell<u64>; 2],
-    /// The table that decides what to look at.
+    /// The table to test: [`LIMITS`], or [`ZEROS`] in a burst.
     limits: Cell<*mut Limits>,
-    /// Number of the block with which the current or next burst was to begin.
+    /// Planned first block of the current or next burst, counted from the start of the thread.
     burst: Cell<u64>,
-    /// Blocks of the part of the run in which that burst is.
+    /// Blocks in the part of the run that contains this burst.
     distance: Cell<u64>,
     /// Instructions that the receiver knows of.
     reported: Cell<u64>,
-    /// Instructions and references at the last report of where the thread is.
+    /// [`Counts::done`] at the last place record.
     placed: Cell<u64>,
-    /// Where the part of the run begins in which the next burst is.
+    /// First block of the part of the run after this burst's.
     part: Cell<u64>,
     /// Number of that part.
     number: Cell<u64>,
@@ -105,13 +106,13 @@ impl Counts {
         self.limits.get() == ZEROS.load(Relaxed)
     }
 
-    /// Whether the page of an address is sampled, by the share that was noted.
+    /// Whether the page of an address is sampled, by `share` and `seed`.
     #[inline(always)]
     fn samples(&self, addr: u64) -> bool {
         is_sampled((addr & ADDR_MASK) >> PAGE_SHIFT, self.seed.get(), self.share.get())
     }
 
-    /// Note the present share.
+    /// Copy the present share and the seed from the header.
     fn load_share(&self, recorder: &Recorder) {
         self.share.set(recorder.header().sample.load(Relaxed));
         self.seed.set(seed(recorder));
@@ -156,7 +157,6 @@ pub fn is_on() -> bool {
     ON.load(Relaxed)
 }
 
-/// Whether fetches are recorded.
 fn has_fetches(recorder: &Recorder) -> bool {
     recorder.header().flags.load(Relaxed) & FETCH != 0
 }
@@ -172,7 +172,7 @@ unsafe fn counts(vcpu: c_uint) -> &'static Counts {
     unsafe { &*COUNTS.load(Relaxed).add(vcpu as usize % VCPUS) }
 }
 
-/// Begin to count anew: `vcpu` is that of a new thread or process.
+/// Reset the counts of `vcpu`, which begins a new thread or process.
 pub fn begin_counts(recorder: &Recorder, vcpu: c_uint) {
     if is_on() {
         // SAFETY: the sample is on, and this is the thread of `vcpu`, or before its first block.
@@ -190,7 +190,6 @@ pub fn begin_counts(recorder: &Recorder, vcpu: c_uint) {
     }
 }
 
-/// The sample.
 pub struct Sample;
 
 impl Recording for Sample {
@@ -216,7 +215,7 @@ impl Recording for Sample {
     fn block(recorder: &Recorder, word: u64, count: u64) -> (OnBlock, u64) {
         let (offset, bytes) = (word & (PAGE - 1), word >> BYTES_SHIFT & 0xff);
         if !has_fetches(recorder) {
-            (on_uncounted_block, count)
+            (on_block_without_fetch, count)
         } else if word >> COUNT_SHIFT & 0x7f != 0 && offset + bytes <= PAGE {
             (on_block, word)
         } else {
@@ -284,7 +283,7 @@ extern "C" fn on_block(vcpu: c_uint, word: *mut c_void) {
     counts.count_block(word >> COUNT_SHIFT & 0x7f);
 }
 
-/// Such a block begins that may have to be reported. `flags` are those of its page.
+/// A block within one page begins, and may have to be reported. `flags` are those of its page.
 #[inline(never)]
 fn examine_block(vcpu: c_uint, word: u64, flags: u8) {
     // SAFETY: as in `reference`.
@@ -299,17 +298,17 @@ fn examine_block(vcpu: c_uint, word: u64, flags: u8) {
     }
 }
 
-/// Called when any other block begins.
+/// Called when a block begins that crosses pages or does not fit a word.
 extern "C" fn on_any_block(vcpu: c_uint, word: *mut c_void) {
     fetch(vcpu, word as u64);
 }
 
 /// Called when a block begins if fetches are not recorded. `count` is its number of instructions.
-extern "C" fn on_uncounted_block(vcpu: c_uint, count: *mut c_void) {
+extern "C" fn on_block_without_fetch(vcpu: c_uint, count: *mut c_void) {
     // SAFETY: as in `reference`.
     let counts = unsafe { counts(vcpu) };
     if counts.blocks.get() >= counts.examine_from.get() {
-        return begin_uncounted(vcpu, count as u64);
+        return begin_without_fetch(vcpu, count as u64);
     }
     counts.count_block(count as u64);
 }
@@ -329,7 +328,7 @@ fn fetch(vcpu: c_uint, word: u64) {
 
 /// A block of `count` instructions begins, and fetches are not recorded.
 #[inline(never)]
-fn begin_uncounted(vcpu: c_uint, count: u64) {
+fn begin_without_fetch(vcpu: c_uint, count: u64) {
     // SAFETY: as in `reference`.
     let counts = unsafe { counts(vcpu) };
     toggle_burst_if_due(vcpu, counts);
@@ -344,8 +343,9 @@ fn begin_block(vcpu: c_uint, counts: &Counts, word: Option<u64>, count: u64) {
         // SAFETY: callers are on the thread of `vcpu`, and have no handle.
         let mut stream = unsafe { Stream::of(vcpu) };
         report(&mut stream, counts, counts.instructions.get());
-        // A block of too many instructions has no word; a place then precedes the next reference.
-        if let Some(word) = word.or_else(|| silent_word(count)) {
+        // A block of too many instructions has no word. A place record then precedes the next
+        // reference.
+        if let Some(word) = word.or_else(|| count_only_word(count)) {
             stream.put(word);
             add(&counts.reported, count);
         }
@@ -353,7 +353,7 @@ fn begin_block(vcpu: c_uint, counts: &Counts, word: Option<u64>, count: u64) {
     counts.count_block(count);
 }
 
-/// Begin or end a burst if it is time. A block is about to begin.
+/// Begin or end a burst if that is due. A block is about to begin.
 #[inline(always)]
 fn toggle_burst_if_due(vcpu: c_uint, counts: &Counts) {
     if counts.blocks.get() >= 0 {
@@ -361,7 +361,6 @@ fn toggle_burst_if_due(vcpu: c_uint, counts: &Counts) {
     }
 }
 
-/// Begin or end a burst.
 #[cold]
 fn toggle_burst(vcpu: c_uint, counts: &Counts) {
     let Some(recorder) = Recorder::installed() else { return };
@@ -386,8 +385,8 @@ pub fn seed(recorder: &Recorder) -> u64 {
     recorder.header().sample_seed.load(Relaxed)
 }
 
-/// Report where the thread is, unless the receiver knows. `start` is the number of instructions
-/// before the current block.
+/// Write a place record unless the receiver knows the thread's position. `start` is the number of
+/// instructions before the current block.
 #[inline(always)]
 fn report(stream: &mut Stream, counts: &Counts, start: u64) {
     let end = counts.instructions.get();
@@ -396,7 +395,7 @@ fn report(stream: &mut Stream, counts: &Counts, start: u64) {
     }
 }
 
-/// Report where the thread is, and its counts.
+/// Write a place record.
 #[inline(never)]
 fn place(stream: &mut Stream, counts: &Counts, start: u64) {
     let mut words = [0; Place::Words as usize];
@@ -413,8 +412,8 @@ fn place(stream: &mut Stream, counts: &Counts, start: u64) {
     stream.control_only(tag::PLACE, &words);
 }
 
-/// Before another control record of `vcpu`: report where the thread is. Its counts may be news even
-/// if the receiver has every reference.
+/// Write a place record before another control record of `vcpu`, unless the receiver knows the
+/// counts of the thread.
 pub fn sync(stream: &mut Stream, vcpu: c_uint) {
     if is_on() {
         // SAFETY: a stream's handle is on the thread of its `vcpu`.

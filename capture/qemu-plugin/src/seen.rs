@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What was seen of each page, for a sample: what need not be reported.
+//! Tracks which kinds of access to each page a sample has seen, and need not report again.
 //!
-//! A table has a [`Limit`] for the loads and one for the stores of each page of the address space:
-//! those that begin below it need not be reported. Fetches have a bit for each page, which is never
-//! set for sampled pages. Both are cleared for memory that was mapped or discarded, or shared by a
-//! fork.
+//! A table has a [`Limit`] for the loads and one for the stores of each page of the address space.
+//! Fetches have a bit for each page, which is never set for sampled pages. Limits and bits are
+//! cleared for memory that was mapped or discarded, or shared by a fork.
 
 use std::io;
 use std::ptr::null_mut;
@@ -16,26 +15,27 @@ use crate::layout::{ADDR_BITS, PAGE_SHIFT, is_sampled};
 use crate::recorder::{Recorder, map};
 use crate::sample::{is_on, seed};
 
-/// Of the loads of a page, or of its stores, the offset below which they need not be reported: 0, or
-/// one of [`limit`].
+/// Loads (or stores) that begin below this offset in a page need not be reported: 0, or one of
+/// [`limit`].
 type Limit = AtomicI16;
-/// Those of the loads and of the stores of a page.
+/// The limits of the loads and of the stores of a page.
 pub type Limits = [Limit; 2];
 
 pub mod limit {
-    /// None need be: those of this page and of the next one have been seen.
+    /// References to this page and to the next one have been seen.
     pub const ALL: i16 = 4096;
-    /// Those of this page have been seen. A reference has at most 64 bytes, so others may cross.
+    /// References to this page have been seen. From this offset on, one of 64 bytes, the maximum,
+    /// crosses into the next page.
     pub const WITHIN: i16 = ALL - 63;
-    /// All must be: the page is sampled, or was, and there is nothing else to note.
+    /// The page is sampled or was, so report every reference; the first one has been noted.
     pub const SAMPLED: i16 = -1;
 }
 
-/// Bits of a page in [`FLAGS`].
+/// Bits of a page's entry in [`FLAGS`].
 pub mod flag {
     /// No fetch needs to be reported.
     pub const FETCH: u8 = 1;
-    /// Touched at all. Stays set when the memory is discarded.
+    /// The page has been touched. Stays set when its memory is discarded.
     pub const EVER: u8 = 2;
 }
 
@@ -47,7 +47,6 @@ pub static LIMITS: AtomicPtr<Limits> = AtomicPtr::new(null_mut());
 pub static ZEROS: AtomicPtr<Limits> = AtomicPtr::new(null_mut());
 static FLAGS: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
 
-/// Map the tables.
 pub fn install() -> io::Result<()> {
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     LIMITS.store(map(PAGES * size_of::<Limits>(), writable)?.as_ptr().cast(), Relaxed);
@@ -79,8 +78,8 @@ unsafe fn limits(addr: u64) -> &'static Limits {
     unsafe { &*LIMITS.load(Relaxed).add(page_of(addr)) }
 }
 
-/// Whether an access is part of the sample: whether one of its pages is, or has its first access of
-/// this kind, which `mark` notes and returns.
+/// Whether an access must be reported because of one of its pages. `mark` notes the access to a page
+/// and returns whether it must be reported.
 pub fn wanted(addr: u64, bytes: u64, mark: impl Fn(Page) -> bool) -> bool {
     let Some(recorder) = Recorder::installed() else { return false };
     let last = addr + bytes - 1;
@@ -135,7 +134,7 @@ pub fn mark_access(page: Page, store: usize) -> bool {
             let change = |from, to| limit(addr).compare_exchange(from, to, SeqCst, Relaxed).is_ok();
             if limit(next).load(SeqCst) > 0
                 && change(limit::WITHIN, limit::ALL)
-                // Another thread may have forgotten the next page meanwhile.
+                // Another thread may have cleared the next page's limit meanwhile.
                 && limit(next).load(SeqCst) <= 0
             {
                 change(limit::ALL, limit::WITHIN);
@@ -157,7 +156,7 @@ fn new_page(recorder: &Recorder, limit: u64) {
     }
 }
 
-/// The memory of a range is new, or will be: report the first accesses again.
+/// The memory of a range is new or about to be: report its first accesses again.
 pub fn forget(addr: u64, bytes: u64) {
     if !is_on() || bytes == 0 {
         return;
@@ -179,7 +178,7 @@ pub fn forget(addr: u64, bytes: u64) {
     }
 }
 
-/// The memory of the whole process is shared with another one from now on.
+/// A fork is about to share all memory with another process: report all first accesses again.
 pub fn forget_all() {
     if !is_on() {
         return;

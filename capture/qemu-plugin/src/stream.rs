@@ -49,7 +49,6 @@ impl Stream {
         self.slot.position()
     }
 
-    /// Write one word.
     #[inline(always)]
     pub fn put(&mut self, word: u64) {
         let cursor = self.slot.cursor.load(Relaxed);
@@ -75,7 +74,7 @@ impl Stream {
         self.control_only(tag, words);
     }
 
-    /// The same, without the thread's place before it.
+    /// Like [`Self::control`], without a place record before it.
     pub fn control_only(&mut self, tag: u64, words: &[u64]) {
         if !self.recorder.recording() || words.len() >= MAX_CONTROL {
             return;
@@ -135,8 +134,8 @@ impl Stream {
         }
         let (now_used, before) = (usage(), CALLED.get());
         let [cpu, sleeps, faults] = std::array::from_fn(|i| now_used[i].saturating_sub(before[i]));
-        // Without a sleep, it was the kernel's time, or others had the processor. Studies know the
-        // time of faults.
+        // Without a sleep, count only the call's processor time, or 0 if it had page faults, whose
+        // time studies model.
         let limit = match (sleeps, faults) {
             (0, 0) => cpu,
             (0, _) => 0,
@@ -159,7 +158,6 @@ impl Stream {
         }
     }
 
-    /// End the fence.
     pub fn end_fence(&mut self) {
         self.control(tag::FENCE_END, &[]);
     }

@@ -114,8 +114,8 @@ pub extern "C" fn on_call(
     }
 }
 
-/// Whether QEMU takes longer for a call than the kernel: it begins a process, thread or program, or
-/// changes mappings, of which QEMU has a table with every page.
+/// Whether QEMU takes longer for a call than the kernel, because the call begins a process, thread or
+/// program, or changes mappings, for which QEMU updates a table entry per page.
 fn is_slow(call: Call) -> bool {
     use Call::{Brk, Clone, Clone3, Execve, ExecveAt, Fork, Mmap, Mprotect, Mremap, Munmap, Vfork};
     matches!(
@@ -189,7 +189,7 @@ pub extern "C" fn on_return(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result
     let idle = stream.resume();
     let (call, a) = CALL.replace((Call::Other, [0; 6]));
     match idle {
-        // The call's own fence.
+        // Inside the call's own fence.
         Some([ns, threads]) if FENCED.get() => stream.event(&[what::IDLE, ns, threads], b""),
         Some([ns, threads]) => event_after(stream, &[what::IDLE, ns, threads], b""),
         None => {}
@@ -205,7 +205,7 @@ pub extern "C" fn on_return(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result
     match (call, result) {
         (Call::Execve | Call::ExecveAt, _) => stream.note(what::EXEC_FAILED, b""),
         (Call::Privilege, _) => reach::release_descriptors(),
-        // QEMU 7.2 refuses it, and Linux does not.
+        // Ignore the result: QEMU 7.2 refuses this call, which Linux accepts.
         (Call::Prctl, _) if a[0] as i32 == libc::PR_SET_THP_DISABLE => {
             let disabled = match (a[1], a[2]) {
                 (0, _) => 0,
@@ -326,14 +326,14 @@ fn event_after(stream: &mut Stream, fixed: &[u64], name: &[u8]) {
     stream.end_fence();
 }
 
-/// Report a successful wait for a process, which may have ended: what follows comes after its end.
+/// Report a successful wait for a process, which may have ended: what follows must come after that.
 fn waited(stream: &mut Stream, process: u64) {
     if process != 0 && Recorder::installed().is_some_and(Recorder::follows_children) {
         event_after(stream, &[what::WAITED, process], b"");
     }
 }
 
-/// The address space of a program.
+/// Bytes of a program's address space.
 const ALL: u64 = (1 << 63) - PAGE;
 
 /// The whole pages of a range: first address and bytes.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! System emulation: the references of a whole virtual machine, by guest-physical address. Those
-//! that its kernel makes are recognised by the address of their code.
+//! System emulation: the references of a whole virtual machine, by guest-physical address.
+//! References of its kernel are recognised by the address of their code.
 //!
 //! Until the receiver asks for records ([`Header::record`](crate::layout::Header::record)), no code
 //! is instrumented, so that the machine boots as fast as without the plugin. Then QEMU discards all
 //! translated code.
 //!
-//! The machine's RAM is one mapping of this process, of a file that the receiver made. So the host
-//! address of a reference, which QEMU gives for it, says where in RAM it is.
+//! The machine's RAM is one mapping of this process, of a file that the receiver made. The host
+//! address that QEMU reports for a reference therefore gives its offset in RAM.
 
 use std::cell::Cell;
 use std::ffi::{c_uint, c_void};
@@ -44,7 +44,7 @@ impl Ram {
         Some(Self { bytes: next()?, low: next()?, low_bytes: next()?, high: next()? })
     }
 
-    /// The guest-physical address of this byte of RAM.
+    /// The guest-physical address of byte `offset` of RAM; `None` beyond the end.
     fn address(&self, offset: u64) -> Option<u64> {
         match offset {
             _ if offset >= self.bytes => None,
@@ -53,7 +53,7 @@ impl Ram {
         }
     }
 
-    /// The byte of RAM at a guest-physical address, if there are this many.
+    /// Offset in RAM of a guest-physical address, if `bytes` bytes from there are in RAM.
     fn offset(&self, addr: u64, bytes: u64) -> Option<u64> {
         let low = addr.wrapping_sub(self.low);
         let high = addr.wrapping_sub(self.high).wrapping_add(self.low_bytes);
@@ -62,7 +62,7 @@ impl Ram {
     }
 }
 
-/// What is recorded: the machine's RAM and its host address, once recording has begun.
+/// The machine's RAM and its host address; known once recording has begun.
 struct Machine {
     ram: Ram,
     base: u64,
@@ -70,7 +70,7 @@ struct Machine {
 
 static RAM: OnceLock<Ram> = OnceLock::new();
 static MACHINE: OnceLock<Machine> = OnceLock::new();
-/// This plugin's number.
+/// QEMU's number for this plugin.
 static ID: AtomicU64 = AtomicU64::new(0);
 /// Recording has begun, or is about to.
 static BEGUN: AtomicBool = AtomicBool::new(false);
@@ -92,7 +92,7 @@ pub unsafe fn install(id: qemu::qemu_plugin_id_t, ram: Ram) {
         qemu::qemu_plugin_register_vcpu_init_cb(id, Some(on_processor));
         qemu::qemu_plugin_register_vcpu_resume_cb(id, Some(on_resume));
     }
-    // A callback for translations would slow down the boot.
+    // Register the callback for translations late, because it would slow down the boot.
     in_background(move || {
         let Some(recorder) = Recorder::installed() else { return };
         while recorder.header().record.load(Acquire) == 0 {
@@ -206,9 +206,9 @@ fn locate(info: u32, addr: u64) -> Option<u64> {
     machine.ram.address(offset)
 }
 
-/// Bytes of `__switch_to` at most.
+/// Maximum bytes of `__switch_to`.
 const SWITCH_BYTES: u64 = 0x800;
-/// Bytes of a `struct task_struct` at most.
+/// Maximum bytes of a `struct task_struct`.
 const TASK_BYTES: u64 = 1 << 15;
 
 /// Register a callback for an instruction that may switch tasks.
@@ -245,11 +245,12 @@ extern "C" fn switch(vcpu: c_uint, info: u32, addr: u64, _: *mut c_void) {
         return;
     }
     let Some(variable) = locate(info, addr) else { return };
-    // The kernel maps all RAM at one distance, the variable and the tasks included.
+    // The kernel maps all RAM, and so the variable and the tasks, at one distance from its
+    // guest-physical address.
     let distance = addr.wrapping_sub(variable);
     let Some(task) = read::<8>(variable).map(u64::from_le_bytes) else { return };
     let before = CURRENT.get();
-    // A program may have been executed meanwhile.
+    // The previous task may have called `execve` since, which changes its name.
     let renamed = read_task(recorder, before.addr).filter(|task| task.name != before.name);
     let next = read_task(recorder, task.wrapping_sub(distance)).unwrap_or_default();
     CURRENT.set(next);
@@ -260,7 +261,6 @@ extern "C" fn switch(vcpu: c_uint, info: u32, addr: u64, _: *mut c_void) {
     }
 }
 
-/// A task of the guest.
 #[derive(Clone, Copy, Default)]
 struct Task {
     /// Guest-physical address of its `struct task_struct`; 0 if it is not known.
@@ -297,7 +297,7 @@ fn read<const BYTES: usize>(addr: u64) -> Option<[u8; BYTES]> {
 /// References whose addresses are compared with those of the API.
 const MAX_CHECKS: u64 = 1 << 12;
 static CHECKS: AtomicU64 = AtomicU64::new(0);
-/// QEMU's number of the first byte of RAM, plus 1.
+/// The API's address of the first byte of RAM, plus 1; 0 if unknown.
 static FIRST_BYTE: AtomicU64 = AtomicU64::new(0);
 
 /// End QEMU if its API gives another address: then its structures differ from those expected.
@@ -319,7 +319,7 @@ fn check(hwaddr: *mut qemu::qemu_plugin_hwaddr, offset: u64, machine: &Machine) 
     }
 }
 
-/// Records `R`, with guest-physical addresses.
+/// Records as `R` does, with guest-physical addresses.
 pub struct Physical<R>(R);
 
 impl<R: Recording> Recording for Physical<R> {
@@ -370,8 +370,8 @@ unsafe fn within_page<R: Recording>(vcpu: c_uint, word: u64, at: At, data: u64) 
     }
 }
 
-/// A reference that crosses a page boundary: one of each page, of at most as many bytes as it has
-/// there, because sizes are powers of two.
+/// A reference that crosses a page boundary: record a reference to each page, with the bytes there
+/// rounded down to a power of two.
 ///
 /// # Safety
 /// That of [`Recording::access`].

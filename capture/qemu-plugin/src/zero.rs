@@ -29,7 +29,7 @@ const NO: u8 = 2;
 
 /// Offset of the registers x0, x1, ... in `CPUARMState`: they follow 16 registers of 4 bytes.
 const REGISTERS: usize = 64;
-/// Bits of the number of a register.
+/// Bits of a register number in the data of a callback.
 const NUMBER_BITS: u32 = 5;
 /// Maximum bytes per record: a cache line.
 const LINE: u64 = 64;
@@ -51,17 +51,17 @@ fn register(cpu_state: usize, number: usize) -> u64 {
     unsafe { std::ptr::with_exposed_provenance::<u64>(addr).read() }
 }
 
-/// Register a callback for instruction `index` of `count` in `block`. `word` is its index, shifted
-/// into place, with its number of instructions below in a sample, and `number` its register.
+/// Register a callback for the `dc zva` that is instruction `index` of `count` in `block`.
+/// `reference_data` is that of [`Recording::data`], and `number` is the instruction's register.
 ///
 /// # Safety
-/// To be called while QEMU translates `block`, which has such an instruction.
+/// To be called while QEMU translates `block`, which has this instruction.
 pub unsafe fn instrument<R: Recording>(
     block: *mut qemu::qemu_plugin_tb,
     index: usize,
     count: usize,
     number: u8,
-    word: u64,
+    reference_data: u64,
 ) {
     // SAFETY: contract of this function.
     unsafe {
@@ -69,8 +69,8 @@ pub unsafe fn instrument<R: Recording>(
         let at = qemu::qemu_plugin_tb_get_insn(block, if last { index } else { index + 1 });
         // The next instruction still sees the register. If there is none, the store is not seen.
         let callback = if last { unseen } else { R::zeroed() };
-        let count = (word & ADDR_MASK) << NUMBER_BITS;
-        let data = (word & !ADDR_MASK | count | u64::from(number)) as *mut c_void;
+        let count = (reference_data & ADDR_MASK) << NUMBER_BITS;
+        let data = (reference_data & !ADDR_MASK | count | u64::from(number)) as *mut c_void;
         qemu::qemu_plugin_register_vcpu_insn_exec_cb(at, Some(callback), NO_REGS, data);
     }
 }
@@ -115,7 +115,7 @@ extern "C" fn at_call(_: c_uint, _: *mut c_void, cpu_state: usize) {
     CPU_STATE.set(cpu_state);
 }
 
-/// Called after a `dc zva`. `data` is its index and the number of its register.
+/// Called after a `dc zva`. `data` is as [`instrument`] encodes it.
 extern "C" fn at_zero<R: Recording>(vcpu: c_uint, data: *mut c_void, cpu_state: usize) {
     let (data, bytes) = (data as u64, BLOCK.load(Relaxed));
     if VERIFIED.load(Relaxed) != YES || bytes == 0 {

@@ -1,5 +1,5 @@
-//! The mappings of a process, from the events so far. `mremap` and `shmdt` do not name what they
-//! affect.
+//! The mappings of a process, tracked from its events: `mremap` and `shmdt` do not describe the
+//! mapping that they affect.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// The same mapping, `bytes` further on.
+    /// The part of a mapping that begins `bytes` after its start.
     pub fn after(&self, bytes: u64) -> Self {
         let offset =
             if self.file == (0, 0) { self.offset } else { self.offset.wrapping_add(bytes) };
@@ -31,7 +31,6 @@ impl Mapping {
 pub struct AddressSpace(BTreeMap<u64, (u64, Mapping)>);
 
 impl AddressSpace {
-    /// Number of ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -118,7 +117,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_space_agrees_with_a_map_of_bytes(
+        fn an_address_space_agrees_with_a_map_of_single_bytes(
+            // Step (0: map, 1: unmap, 2: shift), address, length, target of a shift.
             steps in prop::collection::vec((0..3, 0..32u64, 0..16u64, 0..32u64), 0..40),
         ) {
             let (mut space, mut bytes) = (AddressSpace::default(), vec![None; 64]);

@@ -13,11 +13,11 @@ use crate::schedule::Schedule;
 use crate::shared::Shared;
 use crate::streams::{Remaining, Streams};
 
-/// Streams that inputs write to.
+/// Number of streams that inputs write to.
 const STREAMS: usize = 4;
 /// Maximum records per input.
 const MAX_RECORDS: u64 = 1 << 16;
-/// Turns within which the receiver must finish.
+/// Calls of [`Streams::drain`] within which the receiver must finish.
 const TURNS: usize = 64;
 
 /// The unread part of an input; zeros follow its end.
@@ -29,7 +29,6 @@ impl Input<'_> {
         self.0.is_empty()
     }
 
-    /// The next byte.
     pub fn byte(&mut self) -> u8 {
         let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
         self.0 = rest;
@@ -47,9 +46,9 @@ impl Input<'_> {
     }
 }
 
-/// Clear `shared`, write what `bytes` say to it, and receive a trace into the folder `dir`.
-/// `plugin` acts as the plugin, before anything else is written (`true`) and at the end. Returns
-/// whether the plugin could have written it all.
+/// Clear `shared`, write to it as `bytes` say, and receive a trace into the folder `dir`. `plugin`
+/// plays the plugin's part: before anything else is written (`true`), and at the end (`false`).
+/// Returns whether the trace has records and the receiver rejected nothing.
 ///
 /// # Panics
 /// The trace cannot be read.
@@ -90,6 +89,8 @@ fn receive(
     while !input.is_empty() {
         let slot = usize::from(input.byte()) % STREAMS;
         let at = SLOTS_AT + slot * size_of::<Slot>();
+        // Write a header word or slot word, open a stream, publish words, drain, change a state, or
+        // write any word.
         match input.byte() % 8 {
             0 => shared.word(usize::from(input.byte() % 8) * 8).store(input.number(), Relaxed),
             1 => shared.word(at + usize::from(input.byte() % 9) * 8).store(input.number(), Relaxed),
@@ -122,7 +123,7 @@ fn receive(
         }
     }
     plugin(input, false);
-    // As in `drive`, forged streams are not waited for.
+    // As in `run::drive`, do not wait for forged streams to end.
     let ended = (0..TURNS).try_fold(false, |ended, _| {
         let remaining = streams.drain(pid, &mut |_, _| true)?;
         Ok(ended || remaining == Remaining::None || streams.recording.out.stop_reason.is_some())

@@ -1,4 +1,4 @@
-//! Expands the words of a stream into records.
+//! Expands the words of a stream into records. `layout/words.rs` defines the words.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -6,7 +6,7 @@ use nearfar_trace::{Batch, Kind, KindSet, NarrowBatch, Record, Result};
 
 use crate::layout::{
     ADDR_BITS, BLOCK, BLOCKS, BYTES_SHIFT, Block, COUNT_SHIFT, INDEX_MASK, INDEX_SHIFT, KERNEL,
-    OTHER, SIZE_SHIFT, STORE, block_addr,
+    MIN_CONTROL, SIZE_SHIFT, STORE, block_addr,
 };
 
 /// Position of a thread, in executed instructions.
@@ -18,7 +18,7 @@ pub struct Position {
     block_start: u64,
     /// Instructions up to the end of the current block.
     block_end: u64,
-    /// Instructions that records account for.
+    /// Instructions up to the last record.
     recorded: u64,
 }
 
@@ -33,8 +33,8 @@ impl Position {
         self.block_end.saturating_sub(self.recorded)
     }
 
-    /// Jump to a block: instructions before it and up to its end, as its writer says. Returns false
-    /// if they contradict each other or what came before.
+    /// Jump to the block before which the thread has executed `start` instructions, and `end` up to
+    /// its end. Returns false, without a jump, if `end` is below `start` or the present end.
     pub fn jump(&mut self, start: u64, end: u64) -> bool {
         let forward = start <= end && self.block_end <= end;
         if forward {
@@ -43,8 +43,7 @@ impl Position {
         forward
     }
 
-    /// Continue as another thread. Returns the instructions that the present one has executed since
-    /// its last record.
+    /// Continue as another thread. Returns the previous thread's instructions since its last record.
     pub fn switch(&mut self, thread: u32) -> u64 {
         let rest = self.rest();
         self.recorded += rest;
@@ -52,7 +51,7 @@ impl Position {
         rest
     }
 
-    /// Append a record of the kernel, after the current block, on behalf of this thread.
+    /// Append a record of a kernel access on behalf of this thread, after the current block.
     pub fn push_kernel(&mut self, kind: Kind, addr: u64, size: u16, out: &mut Batch) {
         let instr = self.rest().min(u64::from(u32::MAX));
         self.recorded += instr;
@@ -62,17 +61,17 @@ impl Position {
 
 /// Receives records from [`Expander::expand`], in order.
 pub trait Sink {
-    /// Records whose sizes and gaps fit a byte.
+    /// Records whose sizes and gaps (instructions since the previous record) fit a byte.
     fn narrow(&mut self, records: NarrowBatch<'_>) -> Result<()>;
     /// Any other records; empties the batch.
     fn wide(&mut self, records: &mut Batch) -> Result<()>;
 }
 
-/// Words expanded at a time: their records fit the processor's cache.
+/// Maximum words expanded at a time, so that their records fit the processor's cache.
 const MAX_WORDS: usize = 1 << 11;
-/// Words expanded together, one bit each in a mask.
+/// Words in a group: one bit each in a `u64`.
 const GROUP: usize = 64;
-/// Fewer words up to a control word are expanded one by one, which takes less than a group.
+/// If fewer words precede a control word, expanding them one by one takes less time than a group.
 const FEW: usize = 24;
 /// Mask of the bits above the address.
 const TOP: u64 = !((1 << ADDR_BITS) - 1);
@@ -82,21 +81,21 @@ const fn top_of(word: u64) -> u16 {
     (word >> ADDR_BITS) as u16
 }
 
-/// Instructions of the current block up to and including a reference's.
+/// Index of a reference's instruction in its block, from 1.
 fn within_block(top: u16) -> u16 {
     (top >> (INDEX_SHIFT - ADDR_BITS) & INDEX_MASK as u16) + 1
 }
 
-/// The number of a reference's [`Kind`].
+/// The [`Kind`] of a reference, as a number.
 fn kind_of(top: u16) -> u8 {
     let kind = if top & top_of(STORE) != 0 { Kind::Store } else { Kind::Load };
     kind as u8 + if top & top_of(KERNEL) != 0 { BY_KERNEL } else { 0 }
 }
 
-/// What a kind's number has to be increased by for the same reference of the kernel.
+/// Number of a kernel kind minus that of the program's kind.
 const BY_KERNEL: u8 = Kind::KernelLoad as u8 - Kind::Load as u8;
 
-/// The address of a block of the table, and the number of its [`Kind`].
+/// Address and [`Kind`] (as a number) of a block's fetch, from [`Block::addr`].
 fn fetch_of(addr: u64) -> (u64, u8) {
     let (addr, kernel) = block_addr(addr);
     (addr, Kind::Fetch as u8 + if kernel { BY_KERNEL } else { 0 })
@@ -106,12 +105,12 @@ fn size_of(top: u16) -> u16 {
     1 << (top >> (SIZE_SHIFT - ADDR_BITS) & 7)
 }
 
-/// Bytes of a block; 0 if they are in the block table.
+/// Bytes of a block; 0 if it is count-only or in the block table.
 fn bytes_of(top: u16) -> u16 {
     top >> (BYTES_SHIFT - ADDR_BITS) & 0xff
 }
 
-/// Instructions of a block; 0 if they are in the block table.
+/// Instructions of a block; 0 if it is in the block table.
 fn count_of(top: u16) -> u16 {
     top >> (COUNT_SHIFT - ADDR_BITS) & 0x7f
 }
@@ -121,21 +120,22 @@ fn count_of(top: u16) -> u16 {
 /// An instruction counts as executed from its own first reference on; a fetch comes before the
 /// first instruction of its block.
 pub struct Expander {
+    /// Record fetches.
     fetch: bool,
     columns: Box<Columns>,
-    /// Records that [`Expander::flush`] passes on.
+    /// Records held back until [`Expander::flush`].
     wide: Batch,
 }
 
-/// Records of some words, one per word. The layout by column lets compilers vectorise the loops,
-/// and no branch depends on which words are blocks.
+/// One record per word. The layout by column lets compilers vectorise the loops, and no branch
+/// depends on which words are blocks.
 struct Columns {
     addr: [u64; MAX_WORDS],
     kind: [u8; MAX_WORDS],
     size: [u16; MAX_WORDS],
     /// Instructions since the previous record.
     gap: [u16; MAX_WORDS],
-    /// Instructions since the previous record that is not dropped.
+    /// Instructions since the previous record that [`Columns::drop_fetches`] keeps.
     gap_without_fetch: [u32; MAX_WORDS],
     /// `size`, and `gap` or `gap_without_fetch`, truncated to bytes.
     narrow: [[u8; MAX_WORDS]; 2],
@@ -154,27 +154,27 @@ struct GroupColumns<'a> {
 struct BlockState {
     /// Instructions up to the end of the current block.
     end: u64,
-    /// Instructions of the current block that records account for.
+    /// Instructions of the current block up to the last record.
     recorded: u16,
     /// Instructions of the current block.
     count: u16,
-    /// Not 0: some block of the table has no size, or too many bytes or instructions.
+    /// Not 0: some block of the table has no bytes, or too many bytes or instructions.
     invalid: u32,
-    /// Some block is no fetch: it has no size.
-    silent: bool,
-    /// Union of the bits of all sizes and gaps. The topmost is set if a gap was negative.
+    /// Some block is count-only.
+    count_only: bool,
+    /// Bitwise OR of all sizes and gaps. Bit 15 is set if a gap is negative.
     bits: u16,
 }
 
-/// Blocks of the table with more instructions are expanded word by word, so that the topmost bit
-/// of a gap is its sign.
+/// Blocks of this many instructions or more are expanded word by word, so that bit 15 of a gap is
+/// its sign.
 const MAX_BLOCK_COUNT: u32 = 1 << 14;
 
 impl Columns {
-    /// Fill in the records of `words`, up to the first word that is neither a reference nor a
-    /// block, and advance `position`. Returns the number of these words, whether all sizes and gaps
-    /// fit a byte, and whether some block is no fetch. Returns `None`, with `position` unchanged, if
-    /// some word makes no record or the records are not in the order of their instructions.
+    /// Fill in the records of `words` up to the first control word, and advance `position`. Returns
+    /// the number of records, whether all sizes and gaps fit a byte, and whether some block is
+    /// count-only. Returns `None`, with `position` unchanged, if some block is invalid
+    /// ([`BlockState::invalid`]) or records are not in the order of their instructions.
     #[inline(always)]
     fn fill(
         &mut self,
@@ -193,7 +193,7 @@ impl Columns {
             recorded: recorded as u16,
             count: count as u16,
             invalid: 0,
-            silent: false,
+            count_only: false,
             bits: 0,
         };
         let mut filled = 0;
@@ -217,7 +217,7 @@ impl Columns {
         position.block_end = state.end;
         position.block_start = state.end - u64::from(state.count);
         position.recorded = position.block_start + u64::from(state.recorded);
-        Some((filled, state.bits <= u16::from(u8::MAX), state.silent))
+        Some((filled, state.bits <= u16::from(u8::MAX), state.count_only))
     }
 
     fn group(&mut self, start: usize) -> GroupColumns<'_> {
@@ -230,29 +230,29 @@ impl Columns {
         }
     }
 
-    /// Drop the fetches among the first `count` records, or with `fetch` those without a size, and
-    /// add their gaps to the next record, that of the first starting at `carried`. Returns the
-    /// number of records left, and the instructions after the last one.
+    /// Drop the fetches among the first `count` records, or with `fetch` only count-only blocks. Add
+    /// the gap of a dropped record to the next kept one; `carried` is the gap before the first
+    /// record. Returns the number of kept records, and the instructions after the last one.
     #[inline(always)]
     fn drop_fetches(&mut self, count: usize, fetch: bool, mut carried: u32) -> (usize, u32) {
-        let mut left = 0;
+        let mut kept = 0;
         for i in 0..count {
-            let is_fetch = KindSet::FETCHES.has(self.kind[i]) && !(fetch && self.size[i] > 0);
+            let is_dropped = KindSet::FETCHES.has(self.kind[i]) && !(fetch && self.size[i] > 0);
             carried += u32::from(self.gap[i]);
-            self.addr[left] = self.addr[i];
-            self.kind[left] = self.kind[i];
-            self.size[left] = self.size[i];
-            self.gap_without_fetch[left] = carried;
-            left += usize::from(!is_fetch);
-            carried = if is_fetch { carried } else { 0 };
+            self.addr[kept] = self.addr[i];
+            self.kind[kept] = self.kind[i];
+            self.size[kept] = self.size[i];
+            self.gap_without_fetch[kept] = carried;
+            kept += usize::from(!is_dropped);
+            carried = if is_dropped { carried } else { 0 };
         }
-        (left, carried)
+        (kept, carried)
     }
 }
 
 impl GroupColumns<'_> {
-    /// Fill in the records of the first `count` of `words`, up to the first word that is neither a
-    /// reference nor a block. Returns the number of records.
+    /// Fill in the records of the first `count` of `words`, up to the first control word. Returns
+    /// the number of records.
     #[inline(always)]
     fn fill(
         self,
@@ -268,12 +268,12 @@ impl GroupColumns<'_> {
             addr[i] = words[i] & !TOP;
             top[i] = top_of(words[i]);
         }
-        let (mut starts, mut others) = (0u64, 0u64);
+        let (mut starts, mut controls) = (0u64, 0u64);
         for (i, top) in top.iter().enumerate() {
             starts |= u64::from(*top >= top_of(BLOCK)) << i;
-            others |= u64::from(*top >= top_of(OTHER)) << i;
+            controls |= u64::from(*top >= top_of(MIN_CONTROL)) << i;
         }
-        let count = count.min(others.trailing_zeros() as usize);
+        let count = count.min(controls.trailing_zeros() as usize);
         for i in 0..GROUP {
             let is_block = top[i] >= top_of(BLOCK);
             kind[i] = if is_block { Kind::Fetch as u8 } else { kind_of(top[i]) };
@@ -300,10 +300,10 @@ impl GroupColumns<'_> {
                 let (bytes, instructions) = (shape as u32, (shape >> 32) as u32);
                 (addr[i], kind[i]) = fetch_of(entry.addr.load(Relaxed));
                 (size[i], state.count) = (bytes as u16, instructions as u16);
-                // A block that did not fit the table has no size, and makes no record.
+                // Entry 0, of a block for which the table had no room, has no bytes.
                 state.invalid |= bytes.wrapping_sub(1) >> 16 | instructions / MAX_BLOCK_COUNT;
             }
-            state.silent |= size[i] == 0;
+            state.count_only |= size[i] == 0;
             state.end += u64::from(state.count);
         }
         let [sizes, gaps] = narrow;
@@ -336,18 +336,18 @@ fn group<T>(column: &mut [T; MAX_WORDS], start: usize) -> &mut [T; GROUP] {
 
 /// Result of [`Expander::fill_columns`].
 struct Expanded {
-    /// Words expanded, up to a control word that is not a block.
+    /// Words expanded, up to a control word.
     words: usize,
-    /// Records made of these.
+    /// Records made of these words.
     records: usize,
-    /// Blocks that are no records were dropped: gaps are in [`Columns::gap_without_fetch`].
+    /// The gaps are in [`Columns::gap_without_fetch`].
     dropped: bool,
     /// All sizes and gaps fit a byte.
     narrow: bool,
 }
 
 impl Expander {
-    /// With `fetch`, a block is a record; without, blocks only count instructions.
+    /// With `fetch`, a block makes a record unless it is count-only; without, all are count-only.
     pub fn new(fetch: bool) -> Self {
         let columns = Columns {
             addr: [0; MAX_WORDS],
@@ -360,9 +360,9 @@ impl Expander {
         Self { fetch, columns: Box::new(columns), wide: Batch::default() }
     }
 
-    /// Pass the records of `words` to `sink`, up to the first control word that is not a block, and
-    /// of at most [`MAX_WORDS`]; some of them wait for a [`Expander::flush`]. Returns the number of
-    /// words expanded: 0 only if `words` is empty or begins with such a control word.
+    /// Pass the records of `words` up to the first control word, at most [`MAX_WORDS`], to `sink`.
+    /// Some records are held back until [`Expander::flush`]. Returns the number of words expanded:
+    /// 0 only if `words` is empty or begins with a control word.
     pub fn expand(
         &mut self,
         words: &[u64],
@@ -371,7 +371,7 @@ impl Expander {
         sink: &mut impl Sink,
     ) -> Result<usize> {
         let words = &words[..words.len().min(MAX_WORDS)];
-        if words.len() < FEW || words[..FEW].iter().any(|word| *word >= OTHER) {
+        if words.len() < FEW || words[..FEW].iter().any(|word| *word >= MIN_CONTROL) {
             if self.wide.len() >= MAX_WORDS {
                 self.flush(sink)?;
             }
@@ -388,7 +388,7 @@ impl Expander {
             &*self.columns;
         let (addr, kind) = (&addr[..records], &kind[..records]);
         if records == 0 {
-            // No words, or only blocks whose fetches are dropped.
+            // No words, or only dropped fetches.
         } else if narrow {
             let (size, instr) = (&sizes[..records], &gaps[..records]);
             sink.narrow(NarrowBatch { addr, kind, size, instr, thread })?;
@@ -416,34 +416,34 @@ impl Expander {
         blocks: &[Block; BLOCKS],
         position: &mut Position,
     ) -> Option<Expanded> {
-        // Instructions of earlier blocks that are no records.
-        let behind = position.block_start.saturating_sub(position.recorded);
-        if behind >> 31 != 0 {
+        // Instructions from the last record to the current block.
+        let carried = position.block_start.saturating_sub(position.recorded);
+        if carried >> 31 != 0 {
             return None;
         }
-        let mut advanced = Position { recorded: position.recorded + behind, ..*position };
+        let mut advanced = Position { recorded: position.recorded + carried, ..*position };
         let columns = &mut *self.columns;
-        let (words, mut narrow, silent) = columns.fill(words, blocks, &mut advanced)?;
-        let (mut records, dropped) = (words, !self.fetch || silent || behind > 0);
+        let (words, mut narrow, count_only) = columns.fill(words, blocks, &mut advanced)?;
+        let (mut records, dropped) = (words, !self.fetch || count_only || carried > 0);
         if dropped {
-            let (left, behind) = columns.drop_fetches(words, self.fetch, behind as u32);
-            advanced.recorded -= u64::from(behind);
-            records = left;
+            let (kept, carried) = columns.drop_fetches(words, self.fetch, carried as u32);
+            advanced.recorded -= u64::from(carried);
+            records = kept;
             let [sizes, gaps] = &mut columns.narrow;
-            narrow = narrow_to_bytes(&columns.size[..left], sizes)
-                & narrow_to_bytes(&columns.gap_without_fetch[..left], gaps);
+            narrow = narrow_to_bytes(&columns.size[..kept], sizes)
+                & narrow_to_bytes(&columns.gap_without_fetch[..kept], gaps);
         }
         *position = advanced;
         Some(Expanded { words, records, dropped, narrow })
     }
 
-    /// Pass on the records that wait for it.
+    /// Pass on the records that were held back.
     pub fn flush(&mut self, sink: &mut impl Sink) -> Result<()> {
         if self.wide.is_empty() { Ok(()) } else { sink.wide(&mut self.wide) }
     }
 
-    /// Expand word by word what is short or does not fit the columns. This defines
-    /// [`Self::expand`]. The records wait.
+    /// Expand a short run of words, or words that do not fit the columns, one by one. The columns
+    /// must yield the same records. All records are held back.
     fn expand_each(
         &mut self,
         words: &[u64],
@@ -451,7 +451,7 @@ impl Expander {
         position: &mut Position,
     ) -> usize {
         let mut expanded = 0;
-        for &word in words.iter().take_while(|word| **word < OTHER) {
+        for &word in words.iter().take_while(|word| **word < MIN_CONTROL) {
             expanded += 1;
             let top = top_of(word);
             let (addr, kind, size, at) = if word >= BLOCK {
@@ -473,7 +473,7 @@ impl Expander {
             if KindSet::FETCHES.has(kind) && (!self.fetch || size == 0) {
                 continue;
             }
-            // What does not fit the column is carried over to the next record.
+            // The part of a gap that does not fit the column is carried over to the next record.
             let gap = at.saturating_sub(position.recorded).min(u64::from(u32::MAX));
             position.recorded += gap;
             let (thread, instr) = (position.thread, gap as u32);

@@ -1,10 +1,9 @@
-//! Fences in the streams of one process, and how far they let the streams be read.
-//!
-//! Streams are scanned for fences ahead of reading. `layout.rs` defines fences.
+//! Fences in the streams of one process, found by a scan ahead of reading. `layout.rs` defines
+//! fences.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::layout::{OTHER, tag};
+use crate::layout::{MIN_CONTROL, tag};
 use crate::recording::control_word;
 use crate::shared::StreamReader;
 
@@ -14,12 +13,12 @@ pub(crate) struct Fence {
     pub owner: u64,
     /// Position after its last word, once that is written.
     pub end: Option<u64>,
-    /// Other streams, each up to the position that precedes the fence: order and position, sorted.
+    /// Order of each other stream, and the position up to which it precedes the fence; sorted.
     before: Box<[(u64, u64)]>,
 }
 
 impl Fence {
-    /// Position up to which stream `order` precedes the fence.
+    /// Position up to which stream `order` precedes the fence; 0 if the fence does not list it.
     pub fn before(&self, order: u64) -> u64 {
         let index = self.before.binary_search_by_key(&order, |(order, _)| *order);
         index.map_or(0, |index| self.before[index].1)
@@ -68,19 +67,19 @@ impl Lookahead {
         fences: &mut Fences,
     ) -> u64 {
         let mut found = 0;
-        // Whatever was read without a scan had no fence in it.
+        // Words that were read without a scan contained no fence.
         self.scanned = self.scanned.max(reader.taken());
         loop {
             reader.peek(self.scanned, until, words);
             let mut at = 0;
-            while let Some(next) = words[at..].iter().position(|word| *word >= OTHER) {
+            while let Some(next) = words[at..].iter().position(|word| *word >= MIN_CONTROL) {
                 at += next;
                 let (kind, length) = control_word(words[at]);
                 let after = (at + 1).saturating_add(length).min(words.len());
                 let position = self.scanned + at as u64;
                 match (kind, &words[at + 1..after]) {
                     (tag::FENCE, [ticket, others @ ..]) => {
-                        // One at a time, and no ticket twice.
+                        // A stream has one open fence at a time, and tickets are unique.
                         self.forged |= self.open || fences.contains_key(ticket);
                         let (others, _) = others.as_chunks();
                         let mut before: Box<[_]> = others.iter().map(|[o, p]| (*o, *p)).collect();
@@ -102,7 +101,7 @@ impl Lookahead {
         }
     }
 
-    /// The stream is closed, which ends its fences.
+    /// The stream is closed, which ends its open fence.
     pub fn close(&mut self, fences: &mut Fences) {
         self.end_fence(self.scanned, fences);
     }

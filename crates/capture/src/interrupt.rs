@@ -1,20 +1,18 @@
-//! Ending a program early. The first signal is passed on once, as by a shell, and the program may
-//! take its time; the second kills it.
+//! Ends a program early on the user's demand. The first signal is passed on, as by a shell, and the
+//! program may take its time to end; the second one kills it.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Interval between polls of the user.
+/// Interval between calls of the user's `poll`.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the user wants done with the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Go on.
     Continue,
     /// End the program by this signal, by default SIGINT. The second time, kill it.
     End(Option<i32>),
-    /// Kill the program.
     Kill,
 }
 
@@ -26,7 +24,7 @@ pub(crate) struct Interrupter<'a> {
     witness: Option<SignalWitness>,
     polled: Instant,
     interrupted: bool,
-    /// The signal that asked it to end.
+    /// The first signal to the program; 0 before.
     signal: i32,
     killed: bool,
 }
@@ -47,12 +45,12 @@ impl<'a> Interrupter<'a> {
         self.interrupted
     }
 
-    /// Whether the program was asked to end as a service is, by SIGTERM, and not killed.
+    /// Whether the program was ended by SIGTERM, as services are, and not killed.
     pub fn stopped(&self) -> bool {
         self.signal == libc::SIGTERM && !self.killed
     }
 
-    /// Note that other processes are killed at the program's end.
+    /// Count the program as killed, because its remaining processes are.
     pub fn abandon(&mut self) {
         self.killed = true;
     }
@@ -65,7 +63,6 @@ impl<'a> Interrupter<'a> {
         self.killed
     }
 
-    /// Poll now.
     pub fn poll(&mut self, records: u64) {
         self.polled = Instant::now();
         match (self.poll)(records) {
@@ -105,7 +102,6 @@ pub(crate) fn send(pid: u32, signal: i32) {
 pub(crate) struct SignalWitness(libc::pid_t);
 
 impl SignalWitness {
-    /// Start the process.
     pub fn start() -> Option<Self> {
         let parent = std::process::id();
         // SAFETY: the child makes system calls only.
@@ -117,10 +113,10 @@ impl SignalWitness {
                 libc::sigfillset(&mut every_signal);
                 libc::sigprocmask(libc::SIG_BLOCK, &every_signal, std::ptr::null_mut());
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                // Others may wait for the end of a pipe.
+                // Close all pipes: other processes may wait for their end.
                 libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
-                // Under another name: `pkill -f nearfar` would otherwise look like a signal to the
-                // group.
+                // Run under another name, or `pkill -f nearfar` would look like a signal to the
+                // process group.
                 for path in [c"/bin/sleep", c"/usr/bin/sleep"] {
                     let words = [c"sleep".as_ptr(), c"infinity".as_ptr(), std::ptr::null()];
                     libc::execv(path.as_ptr(), words.as_ptr());

@@ -49,13 +49,10 @@ pub use words::*;
 pub const MAGIC: u64 = 0x6e65_6172_6661_7209 ^ ((TOTAL as u64) << 16) ^ CHUNK as u64;
 /// Bytes in a chunk, the unit in which writers wait for room. Rings are aligned to it.
 pub const CHUNK: usize = 128 << 10;
-/// Words in a chunk.
 pub const CHUNK_WORDS: usize = CHUNK / 8;
-/// Chunks in a ring.
 pub const CHUNKS: usize = 8;
 /// Bytes in a ring.
 pub const RING: usize = CHUNK * CHUNKS;
-/// Words in a ring.
 pub const RING_WORDS: usize = RING / 8;
 /// Maximum number of streams (threads of all traced processes) at a time.
 pub const STREAMS: usize = 2048;
@@ -90,24 +87,20 @@ impl Memory {
         Self(start)
     }
 
-    /// The first byte.
     pub fn start(&self) -> NonNull<u8> {
         self.0
     }
 
-    /// The header.
     pub fn header(&self) -> &Header {
         // SAFETY: mapped and aligned (contract of `new`); any bytes are valid atomics.
         unsafe { self.0.cast().as_ref() }
     }
 
-    /// The slots of all streams.
     pub fn slots(&self) -> &[Slot; STREAMS] {
         // SAFETY: as for the header; `SLOTS_AT` is aligned for a slot.
         unsafe { self.0.add(SLOTS_AT).cast().as_ref() }
     }
 
-    /// The block table.
     pub fn blocks(&self) -> &[Block; BLOCKS] {
         // SAFETY: as for the header; `BLOCKS_AT` follows whole slots.
         unsafe { self.0.add(BLOCKS_AT).cast().as_ref() }
@@ -158,18 +151,18 @@ pub struct Header {
     pub base: AtomicU64,
     /// Bytes of a mapping for which QEMU had no memory, so that the plugin ended the process.
     pub reservation: AtomicU64,
-    /// Not 0: record a sample ([`is_sampled`]). The plugin lowers it as the footprint grows if
-    /// [`Header::sample_pages`] is not 0.
+    /// Share of pages to sample, times 2^64 ([`is_sampled`]); 0: record every reference. The plugin
+    /// lowers the share as the footprint grows if [`Header::sample_pages`] is not 0.
     pub sample: AtomicU64,
     /// [`mix`] of the seed of the sample.
     pub sample_seed: AtomicU64,
     /// Pages that a sample of a growing footprint should have at most; 0 for a fixed share.
     pub sample_pages: AtomicU64,
-    /// First touches of pages so far, if a sample is recorded.
+    /// Distinct pages touched so far, if a sample is recorded.
     pub touched: AtomicU64,
-    /// Not 0: record. Only a virtual machine waits for it.
+    /// Set to 1 by the receiver to begin the recording of a virtual machine; unused for programs.
     pub record: AtomicU32,
-    /// Not 0: a virtual machine is recorded.
+    /// Set to 1 by the plugin once a virtual machine is recorded.
     pub recording: AtomicU32,
     /// References of a virtual machine to memory of devices, which are not recorded.
     pub device_references: AtomicU64,
@@ -179,13 +172,13 @@ pub struct Header {
     pub activity: Activity,
 }
 
-/// Where the kernel of a virtual machine has its tasks: a store within `__switch_to` to a variable of
-/// each processor makes a task current.
+/// Where a virtual machine's kernel keeps its tasks. `__switch_to` makes a task current by a store to
+/// a per-CPU variable.
 #[repr(C)]
 pub struct Tasks {
     /// Address of `__switch_to`.
     pub switch: AtomicU64,
-    /// The variable's address, of which only the offset in its page is known.
+    /// The variable's linked address. Each processor has a copy at the same offset in a page.
     pub current: AtomicU64,
     /// Offsets in `struct task_struct` of `pid`, `tgid` and `comm`.
     pub offsets: [AtomicU64; 3],
@@ -208,17 +201,18 @@ pub const WAITERS: u32 = 1 << 31;
 
 /// Flag: record child processes as well.
 pub const FOLLOW: u32 = 1;
-/// Flag: record instruction fetches. Only a sample needs it: otherwise, the receiver drops them.
+/// Flag: record instruction fetches. The plugin obeys it only in a sample; otherwise, the receiver
+/// drops fetches.
 pub const FETCH: u32 = 2;
 
-/// log2 of the size of the pages that are sampled.
+/// log2 of the bytes of a sampled page.
 pub const PAGE_SHIFT: u32 = 12;
 
-/// A sample of all pages.
+/// Limit of [`is_sampled`] that samples all pages.
 pub const ALL_PAGES: u64 = u64::MAX;
 
-/// Whether the page of this number, without the bits above [`ADDR_BITS`], is in the sample of
-/// `limit`, the share of pages times 2^64. `seed` is [`mix`] of the sample's seed.
+/// Whether page `page_number`, of an address of [`ADDR_BITS`], is in the sample of `limit`, the share
+/// of pages times 2^64. `seed` is [`mix`] of the sample's seed.
 #[inline(always)]
 pub const fn is_sampled(page_number: u64, seed: u64, limit: u64) -> bool {
     limit == ALL_PAGES || mix(page_number ^ seed) < limit
@@ -233,15 +227,15 @@ pub const fn burst(flags: u32) -> u64 {
     if flags & FETCH != 0 { 5000 } else { 8000 }
 }
 
-/// Blocks from one burst of a thread to the next one, on average, in a sample of `limit`: bursts
-/// take five eighths of the share of sampled pages, or all of it without fetches.
+/// Mean number of blocks from the start of a thread's burst to the next, in a sample of `limit`. The
+/// share of blocks in bursts is that of sampled pages without [`FETCH`], and five eighths of it with.
 pub fn burst_distance(limit: u64) -> u64 {
     let distance = (8000u128 << 64) / u128::from(limit.max(1));
     u64::try_from(distance).unwrap_or(u64::MAX).clamp(8000 * MIN_BURST_DISTANCE, 1 << 48)
 }
 
-/// Where a burst of this many blocks begins in a distance, the `number`-th of a thread, at random.
-/// `seed` is [`mix`] of the sample's seed.
+/// Random start of a burst of `burst` blocks within a thread's `number`-th stretch of `distance`
+/// blocks. `seed` is [`mix`] of the sample's seed.
 pub fn burst_start(distance: u64, burst: u64, seed: u64, number: u64) -> u64 {
     mix(seed ^ !number) % (distance - burst + 1)
 }
@@ -267,15 +261,15 @@ pub mod state {
     pub const CLOSED: u32 = 3;
 }
 
-/// What a [`Slot`] is the stream of.
+/// Which thread writes the stream of a [`Slot`].
 pub mod origin {
-    /// Another thread of its process.
+    /// A further thread of a process.
     pub const THREAD: u32 = 0;
     /// The first thread of a forked process.
     pub const FORK: u32 = 1;
     /// The first thread of a process created by `vfork`.
     pub const VFORK: u32 = 2;
-    /// The first thread of a program. Older streams of its process belong to another program.
+    /// The first thread of a program. Older streams of its process belong to the previous program.
     pub const PROGRAM: u32 = 3;
 }
 
@@ -343,7 +337,7 @@ pub struct Block {
 /// most [`ADDR_BITS`]. Such blocks always use the table.
 pub const KERNEL_BLOCK: u64 = 1 << 63;
 
-/// The address of a block, and whether its code is of such a kernel.
+/// Split [`Block::addr`]: the address, and whether the code is the kernel's.
 pub const fn block_addr(addr: u64) -> (u64, bool) {
     let kernel = addr >> ADDR_BITS == KERNEL_BLOCK >> ADDR_BITS;
     (if kernel { addr & !KERNEL_BLOCK } else { addr }, kernel)

@@ -2,8 +2,8 @@
 //!
 //! An unmodified program runs under QEMU's user mode, or a virtual machine under its system
 //! emulation ([`vm`]), with the plugin of `capture/qemu-plugin`, which writes 8-byte words into
-//! shared memory ([`layout`], [`shared`]). This crate expands them into
-//! records ([`expand`], [`transfer`]) and passes those to [`nearfar_trace::Writer`] ([`run`]).
+//! shared memory ([`layout`], [`shared`]). This crate expands the words into records ([`expand`],
+//! [`transfer`]) and passes the records to [`nearfar_trace::Writer`] ([`run`]).
 
 mod address_space;
 pub mod exercise;

@@ -12,7 +12,7 @@ use std::thread::{Builder, JoinHandle};
 
 use crate::layout::WAITERS;
 
-/// Owns the word; when dropped, the kernel marks the word.
+/// Owns the word. When this value is dropped, the kernel marks the word.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     /// Value of the word while the owner is alive.

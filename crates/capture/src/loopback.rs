@@ -43,7 +43,7 @@ mod stream;
 use recorder::Recorder;
 use stream::Stream;
 
-/// Environment of the writer: path of the shared memory, and its script.
+/// Environment of the writer: path of the shared memory, and name of the script to run.
 const MEMORY: &str = "NEARFAR_LOOPBACK_PATH";
 const SCRIPT: &str = "NEARFAR_LOOPBACK_SCRIPT";
 
@@ -51,7 +51,7 @@ const SCRIPT: &str = "NEARFAR_LOOPBACK_SCRIPT";
 const LONG: u64 = RING_WORDS as u64 * 5 / 2 + 77;
 const SHORT: u64 = 1000;
 const THREADS: u64 = 3;
-/// Events, with names of up to 3 KB: more than two rings.
+/// Events, with names of up to 3 KB: together more than two rings.
 const EVENTS: u64 = 1500;
 
 /// Word `number` of a thread, and its record.
@@ -155,7 +155,7 @@ fn writer() {
                 }
             }
         }
-        // In addition to the watching thread.
+        // A forked child starts a thread, while its parent has two: `watch` started one.
         "thread of a child" => {
             // SAFETY: the child starts a thread and exits; the status is a variable of this
             // function.
@@ -362,7 +362,7 @@ fn more_events_than_a_trace_holds_end_the_recording() {
     let received = received_with_limit(&shared, child, false, 100);
     let Received { threads, regions, stop_reason, signal, .. } = received;
     assert_eq!((regions.len(), stop_reason, signal), (100, Some(StopReason::TooManyEvents), None));
-    // The first event is the thread's.
+    // The first of the 100 events is the start of the thread.
     check(&threads[0], 0, (0..99).flat_map(|number| 0..number % 9));
 }
 
@@ -374,7 +374,7 @@ fn large_blocks_are_found_in_the_table() {
 }
 
 #[test]
-fn a_fork_is_another_process_or_is_lost() {
+fn a_forked_child_is_recorded_or_counted_as_lost() {
     if !child_can_start_threads() {
         return;
     }
@@ -418,7 +418,7 @@ fn a_writer_ends_with_its_receiver() {
         let mut child = command(&shared.path(), script).spawn().unwrap();
         if script == "long" {
             await_full(&shared);
-            // Longer than a single wait.
+            // Longer than the writer's 100 ms between checks.
             std::thread::sleep(Duration::from_millis(700));
         }
         while shared.header().started.load(SeqCst) == 0 {

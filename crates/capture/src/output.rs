@@ -1,4 +1,4 @@
-//! Where a capture's records go: the part that `--skip-refs`, `--max-refs` and the schedule select.
+//! Writes the records of a capture that `--skip-refs`, `--max-refs` and the schedule select.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
@@ -12,8 +12,8 @@ use crate::interrupt::Interrupter;
 use crate::schedule::Schedule;
 use crate::shared::Shared;
 
-/// Writes the selected records. Skipped records are not part of the trace: a thread's first record
-/// has the gap to the record before it.
+/// Writes the selected records. The first written record of a thread has the gap to the skipped
+/// record before it.
 pub(crate) struct Output<'a> {
     pub shared: &'a Shared,
     pub writer: Writer,
@@ -31,7 +31,7 @@ pub(crate) struct Output<'a> {
     pub began: Option<Instant>,
     /// Times of later records, relative to `began`.
     pub clock: Clock,
-    /// Fetches, loads and stores of the program, if a sample is recorded.
+    /// All fetches, loads and stores of the program, if a sample is recorded.
     pub references: [u64; 3],
     /// Finished bursts of a sample.
     pub bursts: Vec<Burst>,
@@ -49,7 +49,6 @@ pub(crate) enum StopReason {
 }
 
 impl Output<'_> {
-    /// Stop recording.
     pub fn stop(&mut self, reason: Option<StopReason>) {
         if !self.stopped {
             (self.stopped, self.stop_reason) = (true, reason);
@@ -57,7 +56,8 @@ impl Output<'_> {
         self.shared.header().stop.store(1, SeqCst);
     }
 
-    /// Note the time and poll the user: a few words may have made many records.
+    /// Note the time and poll the user. Called after each write, because a few words can make many
+    /// records.
     fn after_write(&mut self) {
         let records = self.writer.records();
         if records > 0 {
@@ -69,7 +69,7 @@ impl Output<'_> {
         }
     }
 
-    /// Write records that do not count towards the maximum.
+    /// Write records that do not count towards `max`.
     pub fn write_uncounted(&mut self, records: &mut Batch) -> Result<()> {
         if !self.stopped && self.has_begun() {
             self.max = self.max.saturating_add(records.len() as u64);

@@ -11,7 +11,6 @@ use serde::Serialize;
 use crate::program::{ARCHS, qemu};
 use crate::shared::{Shared, memory_file};
 
-/// Something that a capture needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Requirement {
     pub name: String,
@@ -95,8 +94,8 @@ fn emulator(arch: &str, plugin: &Path) -> Requirement {
 /// Bytes of QEMU's `PageDesc` before version 8.0: three words.
 const PAGE_ENTRY: u64 = 24;
 
-/// Bytes that this QEMU's tables take for each page that a program maps. `None` if it has none such
-/// (since version 8.0), or an unknown version.
+/// Bytes per mapped page in the tables of the QEMU at `emulator`. `None` if its version is unknown,
+/// or 8.0 or newer, which has no such tables.
 pub(crate) fn page_entry(emulator: &Path) -> Option<u64> {
     let output = Command::new(emulator).arg("--version").stdin(Stdio::null()).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -104,7 +103,7 @@ pub(crate) fn page_entry(emulator: &Path) -> Option<u64> {
     (major < 8).then_some(PAGE_ENTRY)
 }
 
-/// Why a process was ended that would have mapped `bytes`: QEMU has no memory for its tables.
+/// Why a process was ended before it mapped `bytes`: QEMU has no memory for its tables.
 pub(crate) fn no_room(bytes: u64) -> String {
     let gib = bytes as f64 / f64::from(1 << 30);
     format!(
@@ -124,8 +123,8 @@ pub(crate) fn not_started(emulator: &Path, status: ExitStatus, interrupted: bool
     Error::input(place, what, "`nearfar doctor` says whether this QEMU accepts plugins")
 }
 
-/// Bytes that `dc zva` zeroes under the aarch64 QEMU at `emulator`. A program of three instructions
-/// exits with the register that holds it (`DCZID_EL0`). `None` if it cannot be run.
+/// Bytes that `dc zva` zeroes under the aarch64 QEMU at `emulator`: runs a program of three
+/// instructions that exits with `DCZID_EL0`. `None` if it cannot run or `dc zva` is disabled.
 pub(crate) fn zeroed_block(emulator: &Path) -> Option<u64> {
     const CODE: [u32; 3] = [
         0xd53b_00e0, // mrs x0, dczid_el0
@@ -133,8 +132,9 @@ pub(crate) fn zeroed_block(emulator: &Path) -> Option<u64> {
         0xd400_0001, // svc #0
     ];
     const BASE: u64 = 0x40_0000;
-    const HEAD: u64 = 120;
-    let size = HEAD + 4 * CODE.len() as u64;
+    /// Bytes of the ELF header and one program header.
+    const HEADERS: u64 = 64 + 56;
+    let size = HEADERS + 4 * CODE.len() as u64;
     let mut program = b"\x7fELF\x02\x01\x01".to_vec();
     program.resize(16, 0);
     // ELF header: an aarch64 program with one segment, which starts after the headers.
@@ -142,7 +142,7 @@ pub(crate) fn zeroed_block(emulator: &Path) -> Option<u64> {
         program.extend(u16::to_le_bytes(half));
     }
     program.extend(1u32.to_le_bytes());
-    program.extend([BASE + HEAD, 64, 0].iter().flat_map(|word| word.to_le_bytes()));
+    program.extend([BASE + HEADERS, 64, 0].iter().flat_map(|word| word.to_le_bytes()));
     program.extend(0u32.to_le_bytes());
     for half in [64, 56, 1, 0, 0, 0] {
         program.extend(u16::to_le_bytes(half));
@@ -157,6 +157,6 @@ pub(crate) fn zeroed_block(emulator: &Path) -> Option<u64> {
     let mut command = Command::new(emulator);
     command.arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let register = command.status().ok()?.code()?;
-    // Bit 4: the instruction is disabled.
+    // Bit 4: `dc zva` is disabled. Bits 0 to 3: log2 of the 4-byte words that it zeroes.
     (register & 16 == 0).then_some(4 << (register & 15))
 }

@@ -24,7 +24,8 @@ nearfar_schema::choices! {
 /// Supported architectures, as in `qemu-NAME`.
 pub const ARCHS: [&str; 2] = ["x86_64", "aarch64"];
 
-/// `e_machine`, class (1: 32 bits, 2: 64 bits), byte order (1: little) and QEMU's name for it.
+/// ELF machines: `e_machine`, class (1: 32 bits, 2: 64 bits), byte order (1: little-endian, 2: big)
+/// and QEMU's name.
 const MACHINES: [(u16, u8, u8, &str); 13] = [
     (62, 2, 1, "x86_64"),
     (183, 2, 1, "aarch64"),

@@ -13,7 +13,7 @@ use nearfar_trace::{Batch, Clock, RegionEvent, RegionKind, Result, Writer};
 use crate::address_space::AddressSpace;
 use crate::expand::{Expander, Position, Sink};
 use crate::interrupt::Interrupter;
-use crate::layout::{CONTROL, Event, OTHER, Place, tag};
+use crate::layout::{CONTROL, Event, MIN_CONTROL, Place, tag};
 use crate::output::{Output, StopReason};
 use crate::schedule::Schedule;
 use crate::shared::Shared;
@@ -25,7 +25,7 @@ const MAX_EVENTS: u64 = 1 << 22;
 const MAX_NAME_BYTES: u64 = 256 << 20;
 /// Maximum number of mapped ranges in all processes.
 const MAX_RANGES: usize = 1 << 22;
-/// Maximum number of bursts in a trace; later ones are not used.
+/// Maximum number of bursts in a trace; later ones are dropped.
 const MAX_BURSTS: usize = 1 << 16;
 /// Maximum number of tasks of a virtual machine that get their own thread.
 const MAX_TASKS: usize = 1 << 16;
@@ -59,13 +59,13 @@ pub(crate) struct Recording<'a> {
     files: Files,
     /// The process of each thread.
     process_of: Vec<u32>,
-    /// What each thread has done so far, if a sample is recorded ([`Place`]).
+    /// Fetches, loads and stores of each thread so far, if a sample is recorded ([`Place`]).
     references_of: HashMap<u32, [u64; 3]>,
-    /// Where the current burst of a thread began, in records, and the blocks that it stands for.
+    /// By thread, the current burst: records before it, and blocks of the run that it represents.
     burst_of: HashMap<u32, (u64, u64)>,
     processes: u32,
-    /// The thread of each task of a virtual machine, by its number, and of idle tasks by name; and the
-    /// time of its name, which programs change.
+    /// Tasks of a virtual machine, by pid (idle tasks, whose pid is 0, also by name): the task's
+    /// thread in the trace, and when its name was last set.
     tasks: HashMap<(u64, String), (u32, u64)>,
     /// By process. Processes that share a space (`vfork`) have a copy each.
     spaces: HashMap<u32, AddressSpace>,
@@ -79,7 +79,7 @@ pub(crate) struct Recording<'a> {
     pub ending: Vec<u32>,
     /// Processes that others have waited for, and that may have ended.
     pub waited: Vec<u32>,
-    /// Instructions whose stores were not seen.
+    /// An instruction whose stores could not be observed.
     pub unseen: Option<String>,
     /// The first program that ran unrecorded.
     pub lost_program: Option<LostProgram>,
@@ -162,7 +162,7 @@ impl<'a> Recording<'a> {
         Ok(thread)
     }
 
-    /// From now on, a processor of a virtual machine runs this task (its number, and that of its
+    /// From now on, a processor of a virtual machine runs this task (its pid, and that of its
     /// process), which is a thread in the trace. `time` orders the events of all processors.
     fn switch_task(
         &mut self,
@@ -171,19 +171,19 @@ impl<'a> Recording<'a> {
         time: u64,
         position: &mut Position,
     ) -> Result<()> {
-        // Each processor has an idle task, of the same number.
+        // Each processor has an idle task with pid 0.
         let key = (pid, if pid == 0 { name.clone() } else { String::new() });
         let name = match pid {
             0 => name,
             _ if pid == process => format!("{name} {pid}"),
             _ => format!("{name} {process}/{pid}"),
         };
-        let (thread, named) = match self.tasks.get(&key) {
+        let (thread, named_at) = match self.tasks.get(&key) {
             Some(task) => *task,
             None if self.tasks.len() >= MAX_TASKS => return Ok(()),
             None => (self.new_thread(self.process_of[position.thread as usize])?, 0),
         };
-        if time >= named {
+        if time >= named_at {
             self.tasks.insert(key, (thread, time));
             self.out.writer.thread_name(thread, name);
         }
@@ -194,7 +194,6 @@ impl<'a> Recording<'a> {
         Ok(())
     }
 
-    /// End a thread.
     pub fn end_thread(&mut self, position: &Position) -> Result<()> {
         let thread = position.thread;
         if self.out.stopped {
@@ -210,7 +209,6 @@ impl<'a> Recording<'a> {
         self.region(RegionEvent { thread, event: RegionKind::ThreadExit, ..<_>::default() })
     }
 
-    /// Whether a thread has called `execve`.
     pub fn has_called_exec(&self, thread: u32) -> bool {
         self.exec.contains_key(&thread)
     }
@@ -253,9 +251,8 @@ impl<'a> Recording<'a> {
         while !words.is_empty() && !self.out.stopped {
             let step = self.expander.expand(words, blocks, position, &mut self.out)?;
             words = &words[step..];
-            // The expander stops at words that are neither references nor blocks.
             if let [word, rest @ ..] = words
-                && *word >= OTHER
+                && *word >= MIN_CONTROL
             {
                 let (tag, length) = control_word(*word);
                 // A control record is published as a whole, within one chunk.
@@ -285,7 +282,8 @@ impl<'a> Recording<'a> {
                 if !self.files.expand(words, position, &mut self.batch, &mut self.events) {
                     self.stop_forged();
                 }
-                // Ranges precede the records that use them: readers replay events by position.
+                // Announce file ranges before the records that use them: readers replay events by
+                // position.
                 for event in std::mem::take(&mut self.events) {
                     self.region(event)?;
                 }
@@ -309,7 +307,7 @@ impl<'a> Recording<'a> {
         Ok(())
     }
 
-    /// A thread of a sample reports where it is.
+    /// Apply a place record: position and counts of a thread in a sample.
     fn place(&mut self, words: &[u64], position: &mut Position) {
         let Ok(words) = <&[u64; Place::Words as usize]>::try_from(words) else {
             return self.stop_forged();
@@ -328,7 +326,7 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Begin or end the burst of a thread. `blocks`: how many blocks it stands for; 0 ends it.
+    /// Begin a burst of a thread that represents `blocks` blocks of the run, or end it if that is 0.
     fn burst(&mut self, blocks: u64, thread: u32) {
         let records = self.out.writer.records();
         if blocks > 0 && self.out.has_begun() {
@@ -353,7 +351,7 @@ impl<'a> Recording<'a> {
     }
 }
 
-/// Tag of a word that is neither a reference nor a block, and the number of words that follow it.
+/// Tag of a control word, and the number of words that follow it.
 pub(crate) fn control_word(word: u64) -> (u64, usize) {
     ((word & !CONTROL) >> 56, (word & ((1 << 56) - 1)) as usize)
 }

@@ -105,7 +105,7 @@ impl Value for VmStart {
     }
 }
 
-/// Smallest memory of a virtual machine, and of what its size must be a multiple.
+/// Smallest memory of a virtual machine, and the unit of its size.
 const MIN_MEMORY: u64 = 64 << 20;
 const MIB: u64 = 1 << 20;
 

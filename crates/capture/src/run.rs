@@ -31,7 +31,7 @@ use crate::vm::{Guest, Ports, Signals, Vm, VmStart};
 /// What to capture and where to.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The program and its arguments; of a virtual machine, what it is for.
+    /// The program and its arguments; for a virtual machine, the command that it is to run, if any.
     pub command: Vec<OsString>,
     /// The virtual machine to run instead of a program.
     pub vm: Option<Vm>,
@@ -45,11 +45,11 @@ pub struct Options {
     pub fetch: bool,
     /// Record pages that are resident when recording begins late.
     pub resident: bool,
-    /// What recording waits for. Address spaces are recorded from the start.
+    /// What the recording of references waits for; `None`: the start of the program.
     pub start: Option<Start>,
     /// Stop recording this long after it began; the program runs on.
     pub stop_after: Option<TimeSpan>,
-    /// Skip this many records first. Address spaces are recorded from the start.
+    /// Skip this many records first, but no events of address spaces.
     pub skip_refs: u64,
     /// Stop recording after this many records; the program keeps running.
     pub max_refs: Option<u64>,
@@ -76,7 +76,6 @@ pub enum End {
 /// Result of a capture.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// How the program ended.
     pub end: End,
     /// The contents of `trace.json`.
     pub info: Info,
@@ -130,7 +129,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
             detail = format!("{detail}; {text}");
         }
     }
-    // The boot of a virtual machine is no part of what was asked for.
+    // A trace of a virtual machine is complete without its boot.
     let late = start.as_ref().is_some_and(|start| !matches!(start, Start::Guest(_)));
     let late = late || options.skip_refs > 0;
     let missing = [(late, "its start"), (!options.resident, "memory that was resident before")];
@@ -145,7 +144,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         unrecorded: Some(missing.map(str::to_owned).collect()),
         ..Source::default()
     };
-    // The program and the expander use at most a processor each, encoding one and a half.
+    // Program and expander use at most one processor each, the encoder threads one and a half.
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     let threads = processors.saturating_sub(1).clamp(1, 4);
     let writer_options =
@@ -213,7 +212,7 @@ fn copy_perf_map(pid: u32, trace: &Path) {
 }
 
 /// Receive the words of `child` and of the processes that it forks until all have ended. The child
-/// must not be reaped meanwhile. An error ends it.
+/// must not be reaped meanwhile. In case of an error, end the child.
 pub(crate) fn receive(
     shared: &Shared,
     streams: &mut Streams<'_>,
@@ -241,7 +240,7 @@ pub(crate) fn receive(
     })
 }
 
-/// Turns within which everything is read that the program wrote before its end.
+/// Maximum number of turns of [`drive`] to read what the program wrote before its end.
 const MAX_TURNS: u32 = 100;
 
 /// Read the streams until every recorded process has ended.
@@ -263,7 +262,7 @@ fn drive(
             if process == pid {
                 return program_ended;
             }
-            // The check is slow.
+            // `has_ended` is slow.
             let checked = checked.entry(process).or_insert_with(Instant::now);
             (now || checked.elapsed() >= POLL_INTERVAL) && {
                 *checked = Instant::now();
@@ -289,7 +288,7 @@ fn drive(
         let records = out.writer.records();
         // Forged memory is not trusted to name further processes.
         let forged = out.stop_reason == Some(StopReason::Forged);
-        // A service manager sends SIGTERM to every process, and they may take a while.
+        // A service manager sends SIGTERM to every process: give the others time to end.
         stop_turns += u32::from(program_ended && out.interrupter.stopped());
         let stops = out.interrupter.stopped() && stop_turns <= MAX_TURNS;
         let interrupted = out.interrupter.interrupted() && !stops;
@@ -372,7 +371,7 @@ fn finish(
     let ended = signals.is_some() && recording.out.stopped;
     let code = of_command.or(status.code()).or(ended.then_some(0));
     let end = match (interrupter.interrupted(), code, status.signal()) {
-        // This is how a service ends: on SIGTERM, by its own exit.
+        // A service exits by itself on SIGTERM.
         (true, Some(code), _) if interrupter.stopped() => End::Exit(code),
         (true, ..) => End::Interrupted,
         (_, Some(code), _) => End::Exit(code),
@@ -413,7 +412,7 @@ fn finish(
     if let Some((rate, seed)) = options.sample {
         let rate = rate.at_end(shared.header());
         let references = counts(references, options.fetch);
-        // All pages: the trace is whole.
+        // With all pages, the trace is no sample.
         let sample = (rate < 1.0).then_some(PageSample { rate, seed, references, bursts });
         writer.change_source(|source| source.sample = sample);
     }

@@ -41,7 +41,7 @@ impl Rate {
         header.sample_pages.store(max, Relaxed);
     }
 
-    /// The share in the end: pages that were sampled to the end were sampled from the start.
+    /// The final share. Pages in the final sample were sampled from the start.
     pub fn at_end(self, header: &Header) -> f64 {
         match self {
             Self::Share(share) => share,
@@ -49,7 +49,7 @@ impl Rate {
         }
     }
 
-    /// A sample that has not begun.
+    /// The description of a sample before any reference is counted.
     pub fn sample(self, seed: u64) -> PageSample {
         PageSample { rate: self.at_start(), seed, ..PageSample::default() }
     }
@@ -108,11 +108,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_plugin_and_the_trace_agree(page in 0u64..1 << 36, seed: u64, rate in 0.0..1.0) {
+        fn plugin_and_trace_sample_the_same_pages(page in 0u64..1 << 36, seed: u64, rate in 0.0..1.0) {
             let sample = PageSample { rate, seed, ..PageSample::default() };
             let sampled = layout::is_sampled(page, mix(seed), limit(rate));
             prop_assert_eq!(sample.contains(page), sampled);
-            // The ranges of files are above 2^63.
+            // Ranges of files begin at address 2^63: bit 51 of a page number.
             prop_assert_eq!(sample.contains(page | 1 << 51), sampled);
         }
     }

@@ -102,9 +102,8 @@ impl Value for Stop {
 pub enum Start {
     /// This long after the program was started.
     After(TimeSpan),
-    /// A signal.
     On(Signal),
-    /// What a virtual machine says.
+    /// The start condition of a virtual machine.
     Guest(VmStart),
 }
 
@@ -126,7 +125,7 @@ pub(crate) struct Schedule {
     /// Catches the signal of `start`.
     _signal: Option<SignalHandler>,
     stop: Option<Duration>,
-    /// Start of the program, later of the recording.
+    /// When the program began, or the recording once it has begun.
     since: Option<Instant>,
 }
 
@@ -145,7 +144,6 @@ impl Schedule {
         Self::new(None, None)
     }
 
-    /// The program has begun.
     pub fn program_began(&mut self) {
         self.since.get_or_insert_with(Instant::now);
     }
@@ -155,8 +153,8 @@ impl Schedule {
         self.start.as_ref()
     }
 
-    /// Check clock and signals, those of a virtual machine included. What the program has written by
-    /// now precedes the change that is due.
+    /// The change that is due, by the clock and signals (a virtual machine's included). Words that
+    /// are already written precede the change.
     pub fn due(&self, guest: Option<&Signals>) -> Due {
         let reached = |time| self.since.is_some_and(|since| since.elapsed() >= time);
         if guest.is_some_and(Signals::ends) {
@@ -171,7 +169,6 @@ impl Schedule {
         if is_due { due } else { Due::None }
     }
 
-    /// Begin recording.
     pub fn begin(&mut self) {
         self.start = None;
         self.since = Some(Instant::now());
@@ -187,7 +184,6 @@ pub(crate) enum Due {
 }
 
 impl TimeSpan {
-    /// Its length.
     pub fn time(&self) -> Duration {
         self.time
     }

@@ -64,7 +64,7 @@ impl Shared {
         // SAFETY: mapped above, and unmapped when this value, which lends it, is dropped.
         let memory = unsafe { Memory::new(start) };
         let mut shared = Self { liveness: None, memory, file };
-        // SAFETY: ends before the memory is unmapped.
+        // SAFETY: `drop` ends the liveness before it unmaps the memory.
         shared.liveness = Some(unsafe { Liveness::own(&shared.header().receiver) }?);
         shared.init(flags);
         Ok(shared)
@@ -108,17 +108,14 @@ impl Shared {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 
-    /// The header.
     pub fn header(&self) -> &Header {
         self.memory.header()
     }
 
-    /// The slots of all streams.
     pub fn slots(&self) -> &[Slot; STREAMS] {
         self.memory.slots()
     }
 
-    /// The block table.
     pub fn blocks(&self) -> &[Block; BLOCKS] {
         self.memory.blocks()
     }
@@ -169,7 +166,7 @@ impl Drop for Shared {
     }
 }
 
-/// Reads the words that a stream's writer has published, and frees their room.
+/// Reads the words that a stream's writer has published, and makes room in its ring.
 #[derive(Debug)]
 pub struct StreamReader<'a> {
     slot: &'a Slot,
@@ -181,12 +178,10 @@ pub struct StreamReader<'a> {
 }
 
 impl<'a> StreamReader<'a> {
-    /// The stream's slot.
     pub fn slot(&self) -> &'a Slot {
         self.slot
     }
 
-    /// Words read so far.
     pub fn taken(&self) -> u64 {
         self.taken
     }

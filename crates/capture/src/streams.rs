@@ -33,7 +33,6 @@ struct Stream<'a> {
 struct Process {
     /// Its number in the trace; a pid can be reused.
     number: u32,
-    /// Number of its streams.
     streams: u32,
     /// The thread that began last.
     last: u32,
@@ -55,12 +54,12 @@ struct Progress {
 pub(crate) enum Remaining {
     None,
     Open,
-    /// A process is about to end, which rings no bell.
+    /// A process is about to end, and its end does not ring the bell.
     Ending,
 }
 
-/// Whether a process has ended without closing its streams. The result may be out of date unless
-/// the second argument is true.
+/// Whether the process with this pid has ended, perhaps without closing its streams. The result may
+/// be out of date unless the second argument is true.
 pub(crate) type IsGone<'f> = dyn FnMut(u32, bool) -> bool + 'f;
 
 /// The receiver's state.
@@ -80,7 +79,7 @@ pub(crate) struct Streams<'a> {
     pub(crate) follows_children: bool,
     /// The program has begun.
     began: bool,
-    /// Recording waits, or has not noticed yet that it no longer does.
+    /// Recording begins late, and resident pages are still to be recorded then.
     is_late: bool,
     /// Scratch: a copy of words of a ring.
     words: Vec<u64>,
@@ -91,7 +90,7 @@ pub(crate) struct Streams<'a> {
 const MAX_FENCES: usize = 1 << 17;
 
 impl<'a> Streams<'a> {
-    /// With `resident`, a late recording begins with what is resident then.
+    /// With `resident`, a late recording begins with the pages that are resident by then.
     pub(crate) fn new(
         shared: &'a Shared,
         recording: Recording<'a>,
@@ -114,7 +113,7 @@ impl<'a> Streams<'a> {
         }
     }
 
-    /// Record what is resident already, once a late recording begins.
+    /// Record the pages that are resident already, once a late recording begins.
     pub(crate) fn begin_late(&mut self) -> Result<()> {
         if self.is_late && self.recording.out.has_begun() {
             self.is_late = false;
@@ -126,7 +125,7 @@ impl<'a> Streams<'a> {
         Ok(())
     }
 
-    /// Record the regions of a virtual machine's RAM and, once a late recording begins, what is
+    /// Record the regions of a virtual machine's RAM and, if recording begins late, the pages
     /// touched already.
     pub(crate) fn begin_vm(&mut self, vm: &Vm, ports: &Ports) -> Result<()> {
         let late = std::mem::take(&mut self.is_late);
@@ -140,17 +139,14 @@ impl<'a> Streams<'a> {
         Ok(())
     }
 
-    /// Whether some process is being recorded.
     pub(crate) fn has_processes(&self) -> bool {
         !self.processes.is_empty()
     }
 
-    /// Whether the program has begun.
     pub(crate) fn began(&self) -> bool {
         self.began || self.recording.began
     }
 
-    /// Whether recording is over.
     pub(crate) fn stopped(&self) -> bool {
         self.recording.out.stopped
     }
@@ -190,13 +186,13 @@ impl<'a> Streams<'a> {
 
     /// Stop recording if the program has written to the shared memory.
     fn stop_if_forged(&mut self, first: u32) {
-        let alone = self.follows_children || self.processes.keys().all(|pid| *pid == first);
+        let expected = self.follows_children || self.processes.keys().all(|pid| *pid == first);
         let fences: usize = self.processes.values().map(|process| process.fences.len()).sum();
         let sound = self.streams.values().all(|stream| !stream.reader.is_forged());
         if self.stopped() {
             // Set the stop word again, in case the program has cleared it: no writer must wait.
             self.recording.out.stop(None);
-        } else if !(alone && sound && fences <= MAX_FENCES && self.shared.is_sound()) {
+        } else if !(expected && sound && fences <= MAX_FENCES && self.shared.is_sound()) {
             self.recording.stop_forged();
         }
     }
@@ -222,7 +218,7 @@ impl<'a> Streams<'a> {
             let (pid, parent) = (slot.pid.load(Relaxed), slot.parent.load(Relaxed));
             let child = matches!(slot.origin.load(Relaxed), origin::FORK | origin::VFORK);
             let waits = match slot.origin.load(Relaxed) {
-                // Its parent's stream announces it, if the parent's stream still exists.
+                // The parent's stream, if it still exists, announces the child.
                 _ if child => !self.stopped() && slots.iter().any(|slot| has_order(slot, parent)),
                 // The previous program of the process comes first.
                 origin::PROGRAM => slots.iter().any(|slot| is_earlier(slot, pid, order)),
@@ -248,7 +244,6 @@ impl<'a> Streams<'a> {
         Ok(())
     }
 
-    /// Begin the stream in slot `index`.
     fn begin(&mut self, index: usize, order: u64, pid: u32, number: u32) -> Result<()> {
         if self.threads.contains_key(&order) || self.slots[index].is_some() {
             // Orders are unique.
@@ -275,6 +270,7 @@ impl<'a> Streams<'a> {
         Ok(())
     }
 
+    /// How far each stream has been written.
     fn progress(&self, is_gone: &mut IsGone<'_>) -> Vec<Progress> {
         let progress = |(&order, stream): (&u64, &Stream<'_>)| {
             let slot = stream.reader.slot();
@@ -318,7 +314,7 @@ impl<'a> Streams<'a> {
     /// Commit complete fences to the trace by ticket; those of a process up to its first incomplete
     /// one.
     fn commit_fences(&mut self, is_gone: &mut IsGone<'_>) -> Result<()> {
-        // Processes that have ended: all their words precede what follows.
+        // Processes that have ended: all their words precede later words of other processes.
         let mut dead: Vec<u32> = Vec::new();
         while !self.stopped() {
             if self.end_killed(&mut dead)? {
@@ -349,8 +345,7 @@ impl<'a> Streams<'a> {
             }
             process.fences.remove(&ticket);
             for (order, before) in &mut others {
-                // A fence there with a higher ticket was taken concurrently: stop reading before
-                // it.
+                // Stop before a fence of this stream: its ticket is higher.
                 let next = self.streams.get(order).and_then(|stream| stream.lookahead.next());
                 *before = next.map_or(*before, |next| next.min(*before));
             }
@@ -425,7 +420,6 @@ impl<'a> Streams<'a> {
         Ok(())
     }
 
-    /// Return the writer, once everything is drained.
     pub(crate) fn into_writer(self) -> Writer {
         self.recording.out.writer
     }

@@ -11,7 +11,6 @@ use crate::probe::{page_entry, zeroed_block};
 use crate::program::{Arch, Program, qemu, resolve};
 use crate::vm::{Connections, Vm};
 
-/// What is captured.
 pub(crate) enum Target<'a> {
     Program(Program),
     Vm(&'a Vm),
@@ -21,7 +20,7 @@ pub(crate) enum Target<'a> {
 pub(crate) struct Launch {
     pub command: Command,
     pub emulator: PathBuf,
-    /// Those of a virtual machine.
+    /// Console and port of a virtual machine; `None` for a program.
     pub connections: Option<Connections>,
 }
 
@@ -34,7 +33,6 @@ impl<'a> Target<'a> {
         vm.map_or_else(|| resolve(command, arch).map(Self::Program), |vm| Ok(Self::Vm(vm)))
     }
 
-    /// Its architecture.
     pub fn arch(&self) -> &'static str {
         match self {
             Self::Program(program) => program.arch,
@@ -42,7 +40,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// What the trace says of it.
+    /// Its description in the trace.
     pub fn describe(&self) -> String {
         match self {
             Self::Program(program) => format!("qemu-{} with the nearfar plugin", program.arch),

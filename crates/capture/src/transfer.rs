@@ -1,7 +1,7 @@
 //! Accesses of the kernel on behalf of the program: the page cache, and the program's buffers.
 //!
 //! A page of the page cache has no address in the program. Each file (each tebibyte of it) gets a
-//! made-up range of kernel addresses, announced by a region event `file`. The address of a page is
+//! synthetic range of kernel addresses, announced by a region event `file`. The address of a page is
 //! the start of that range plus the offset in the file.
 
 use std::collections::HashMap;
@@ -11,8 +11,9 @@ use nearfar_trace::{Batch, Kind, RegionEvent, RegionKind};
 use crate::expand::Position;
 use crate::layout::{NO_FILE, Transfer};
 
-/// First address of these ranges. On all supported architectures, the upper half is the kernel's.
+/// First address of file ranges. On all supported architectures, the upper half is the kernel's.
 pub const KERNEL: u64 = 1 << 63;
+/// log2 of the bytes of an extent, the part of a file that has one range.
 const EXTENT_SHIFT: u32 = 40;
 const EXTENTS: u64 = 1 << (63 - EXTENT_SHIFT);
 const PAGE: u64 = 4096;
@@ -25,11 +26,11 @@ const MAX_NAMES: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub struct Files {
     names: HashMap<(u64, u64), String>,
+    /// Number of the range, by device, inode and extent.
     extents: HashMap<(u64, u64, u64), u64>,
 }
 
 impl Files {
-    /// Set the name of a file.
     pub fn set_name(&mut self, device: u64, inode: u64, name: String) {
         if self.names.len() >= MAX_NAMES {
             self.names.clear();
@@ -37,7 +38,7 @@ impl Files {
         self.names.insert((device, inode), name);
     }
 
-    /// The made-up address of byte `offset` of a file. Announces new ranges in `events`.
+    /// The synthetic address of byte `offset` of a file. Announces new ranges in `events`.
     fn address(
         &mut self,
         file: (u64, u64),
@@ -65,9 +66,9 @@ impl Files {
         KERNEL + (number << EXTENT_SHIFT) + (offset & ((1 << EXTENT_SHIFT) - 1))
     }
 
-    /// Append the records of one transfer, one file page after another, first its loads, then its
-    /// stores. `words` are those after the control word. Returns false, and appends nothing, if no
-    /// system call can have caused them.
+    /// Append the records of one transfer, one file page after another, each with its loads before
+    /// its stores. `words` are those after the control word. Returns false, and appends nothing, if
+    /// no system call can have caused these words.
     pub fn expand(
         &mut self,
         words: &[u64],
@@ -122,7 +123,7 @@ impl Files {
     }
 }
 
-/// The user's buffers, split at pages.
+/// The program's buffers, split at pages.
 struct Buffers<'a> {
     left: &'a [u64],
     /// Bytes of the first buffer that were returned.

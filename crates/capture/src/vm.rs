@@ -1,5 +1,5 @@
 //! A virtual machine under QEMU's system emulation: its options, its console, and the port by which
-//! the guest says what to record.
+//! the guest controls recording.
 //!
 //! The guest writes lines to the virtio port `nearfar`:
 //!
@@ -8,7 +8,7 @@
 //! * `symbol ADDRESS NAME`, as in `/proc/kallsyms`, and `btf BYTES`, followed by the contents of
 //!   `/sys/kernel/btf/vmlinux`: needed to distinguish tasks; before `start`.
 //! * `start`: what follows is to be recorded. The guest waits for a line in return.
-//! * `stop STATUS`: the end of that, and the exit status of the command. The machine then ends.
+//! * `stop STATUS`: recording is to end; the exit status of the command. The machine then ends.
 
 mod guest;
 mod ports;
@@ -56,28 +56,27 @@ pub struct Vm {
     pub append: String,
     /// Bytes of RAM.
     pub memory: u64,
-    /// Number of processors.
     pub cpus: u64,
     /// When recording begins.
     pub start: VmStart,
-    /// How long that may take.
+    /// Maximum time until then.
     pub boot: Duration,
 }
 
-/// QEMU's processor and machine, where its RAM begins, and how much of it is there at most; the rest
-/// is above 4 GiB.
+/// The QEMU for an architecture, and its options.
 struct Machine {
     /// Debian's package of the QEMU.
     package: &'static str,
     processor: &'static str,
     machine: &'static str,
+    /// Guest-physical address at which RAM begins.
     low: u64,
+    /// Maximum bytes of RAM from there; the rest begins at 4 GiB.
     max_low: u64,
 }
 
 const GIB: u64 = 1 << 30;
 
-/// The name of the QEMU for an architecture.
 fn emulator_name(arch: &str) -> String {
     format!("qemu-system-{arch}")
 }
@@ -106,7 +105,7 @@ impl Vm {
         self.memory.min(machine(self.arch).max_low)
     }
 
-    /// The guest-physical address of this byte of RAM.
+    /// The guest-physical address of byte `offset` of RAM.
     fn address(&self, offset: u64) -> u64 {
         match offset.checked_sub(self.low_bytes()) {
             None => machine(self.arch).low + offset,
@@ -121,13 +120,13 @@ impl Vm {
         ranges.into_iter().filter(|range| range.1 > 0).collect()
     }
 
-    /// The argument of the plugin ([`Self::address`]).
+    /// The plugin's argument `ram`, from which it computes [`Self::address`].
     fn plugin_argument(&self) -> String {
         let low = machine(self.arch).low;
         format!("ram={}:{low}:{}:{}", self.memory, self.low_bytes(), 4 * GIB)
     }
 
-    /// What the trace says of it.
+    /// Its description in the trace.
     pub(crate) fn describe(&self) -> String {
         let memory = self.memory / (1 << 20);
         let noun = if self.cpus == 1 { "processor" } else { "processors" };
@@ -153,7 +152,6 @@ fn connect(memory: u64) -> io::Result<Connections> {
 }
 
 impl Vm {
-    /// Its QEMU.
     pub(crate) fn emulator(&self) -> Result<PathBuf> {
         let name = emulator_name(self.arch);
         find(Path::new(&name)).map_err(|_| {
@@ -244,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn ram_beyond_two_gib_is_above_the_hole() {
+    fn x86_ram_beyond_two_gib_begins_at_four_gib() {
         let small = vm("x86_64", GIB);
         assert_eq!((small.ranges(), small.address(5)), (vec![(0, GIB)], 5));
         let large = vm("x86_64", 6 * GIB);

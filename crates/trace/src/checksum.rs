@@ -21,7 +21,6 @@ const PREFIX: &str = "xxh3-128:";
 pub struct Checksum(u128);
 
 impl Checksum {
-    /// Parse a checksum.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix(PREFIX)?;
         let hexadecimal = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
@@ -146,7 +145,7 @@ mod tests {
 
     /// The output of `xxh128sum` (xxHash 0.8).
     #[test]
-    fn it_is_the_checksum_of_other_tools() {
+    fn checksums_equal_those_of_xxh128sum() {
         for (bytes, digits) in
             [("", "99aa06d3014798d86001c324468d497f"), ("abc", "06b05ab6733a618578af5f94892f3950")]
         {

@@ -1,4 +1,4 @@
-//! When records were made, by the clock of the capture.
+//! Times of a capture's records, by the wall clock.
 
 use serde::{Deserialize, Serialize};
 
@@ -88,7 +88,7 @@ mod tests {
     fn the_samples_of_a_long_capture_cover_all_of_it() {
         let mut clock = Clock::default();
         for second in 0..10_000u64 {
-            // Twice as fast in its second half.
+            // 10 records a second, and 20 in the second half.
             clock.note(second * 1000, second * 10 + 10 * second.saturating_sub(5000));
         }
         clock.note(9_999_500, 149_995);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn few_samples_are_all_kept() {
+    fn of_samples_in_one_millisecond_the_first_and_a_final_one_are_kept() {
         let mut clock = Clock::default();
         assert_eq!(clock.seconds(7), 0.0);
         for (milliseconds, records) in [(10, 5), (10, 6), (30, 7), (30, 9)] {

@@ -61,7 +61,6 @@ impl Error {
         Self::input(path.display().to_string(), format!("{doing}: {error}"), remedy(error))
     }
 
-    /// The exit code for this error.
     pub fn exit_code(&self) -> i32 {
         match self.kind {
             ErrorKind::Input => 2,
@@ -70,7 +69,6 @@ impl Error {
         }
     }
 
-    /// The kind of error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -52,7 +52,7 @@ pub fn open_stream(path: &Path) -> Result<File> {
 /// It cannot be opened or read, is not a file, or is larger.
 pub fn read(path: &Path, what: &str, max: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // Files below /proc and /sys have no size.
+    // Bound the read, because files below /proc and /sys report no size.
     let read = open_stream(path)?.take(max + 1).read_to_end(&mut bytes);
     let read = read.map_err(|e| Error::io(path, "cannot read", &e))?;
     if read as u64 > max {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_files_are_read() {
+    fn only_regular_files_are_opened() {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         let name = CString::new(fifo.as_os_str().as_bytes()).unwrap();

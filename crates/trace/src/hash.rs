@@ -32,7 +32,7 @@ impl Hasher for PageHasher {
     }
 }
 
-/// 2^64 by the golden ratio: the step of SplitMix64 and the factor of Fibonacci hashing.
+/// 2^64 divided by the golden ratio: the step of SplitMix64 and the factor of Fibonacci hashing.
 pub(crate) const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Fibonacci hashing (Knuth, TAOCP 6.4): the topmost `bits` bits of a product, which are well
@@ -64,11 +64,11 @@ mod tests {
     /// For any stride, hashes are well distributed in the bits that a table uses: the low bits
     /// choose the bucket, the top seven are its tag.
     #[test]
-    fn strides_spread() {
+    fn pages_at_any_stride_spread_over_buckets() {
         for shift in 0..40 {
             let hashes = (0..4096u64).map(|i| mix(0x10_0000 + (i << shift)));
             let buckets: std::collections::HashSet<u64> = hashes.map(|h| h & 0xFFFF).collect();
-            // 4,096 balls hit about 3,970 of 65,536 urns.
+            // 4,096 random hashes fill about 3,970 of 65,536 buckets.
             assert!(buckets.len() > 3900, "stride 2^{shift}: {} buckets", buckets.len());
         }
     }

@@ -25,7 +25,7 @@ const OLDEST: u32 = 1;
 /// Maximum bytes of `trace.json`, enough for millions of threads and parts.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// The version of a trace whose events determine page lifetimes, or only name addresses.
+/// The version of a trace whose events determine page lifetimes, or otherwise only name addresses.
 pub(crate) fn schema(lifetimes: bool) -> u32 {
     if lifetimes { SCHEMA } else { OLDEST }
 }
@@ -75,7 +75,7 @@ pub struct ThreadInfo {
     pub index: u32,
     /// Its process (0: unknown).
     pub process: u32,
-    /// Of a task of a virtual machine: its name, then the numbers of its process and of itself.
+    /// For a task of a virtual machine: its name, and its pid or `PROCESS/PID`. Otherwise empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// Records of this thread.
@@ -193,7 +193,7 @@ impl Info {
     }
 
     /// References of any of `kinds` that the program made: the records, or more if the trace holds a
-    /// sample of pages. What the kernel did is always recorded.
+    /// sample of pages. What the kernel copied for the program is always recorded.
     pub fn references_of(&self, kinds: KindSet) -> u64 {
         let Some(sample) = &self.source.sample else { return self.records_of(kinds) };
         let counted = KindSet(sample.references.keys().fold(0, |set, kind| set | kind.bit()));

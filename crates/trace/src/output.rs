@@ -20,12 +20,9 @@ pub enum Form {
     Folder(String),
 }
 
-/// A requested output.
 #[derive(Clone, Debug)]
 pub struct OutputRequest<'a> {
-    /// Its path.
     pub path: &'a Path,
-    /// Its form.
     pub form: Form,
     /// Replace an existing file or folder.
     pub force: bool,
@@ -249,8 +246,8 @@ impl Drop for Output {
 /// Create `temporary`, empty and locked, replacing what a killed writer has left there.
 fn claim(temporary: &Path, request: &OutputRequest<'_>) -> Result<File> {
     let failed = |e: io::Error| Error::io(temporary, "cannot create", &e);
-    // Other processes may claim it at the same time. A turn fails only if one of them made
-    // progress.
+    // Other processes may claim it at the same time. An iteration fails only if another process
+    // made progress.
     for _ in 0..100 {
         match open(temporary) {
             Ok(existing) => match existing.try_lock() {

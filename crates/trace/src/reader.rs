@@ -11,24 +11,18 @@ use crate::region::{self, RegionEvent};
 /// Which columns to decode. The others stay empty in the [`Batch`]. `addr` is always decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Columns {
-    /// Decode `kind`.
     pub kind: bool,
-    /// Decode `size`.
     pub size: bool,
-    /// Decode `thread`.
     pub thread: bool,
-    /// Decode `instr`.
     pub instr: bool,
 }
 
 impl Columns {
-    /// Every column.
     pub const ALL: Columns = Columns { kind: true, size: true, thread: true, instr: true };
     /// The columns that page studies need.
     pub const PAGING: Columns = Columns { kind: true, size: true, thread: false, instr: false };
 }
 
-/// An open trace folder.
 #[derive(Clone, Debug)]
 pub struct Reader {
     dir: PathBuf,
@@ -76,12 +70,10 @@ impl Reader {
         Ok(Self { dir: dir.to_owned(), info })
     }
 
-    /// The contents of `trace.json`.
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// The trace folder.
     pub fn path(&self) -> &Path {
         &self.dir
     }

@@ -15,11 +15,11 @@ pub enum Kind {
     Store = 1,
     /// The program fetched a run of consecutive instructions (`size` bytes of code).
     Fetch = 2,
-    /// The kernel read memory: for the program (page cache on `read`, user buffer on `write`), or,
-    /// in a virtual machine, at all.
+    /// The kernel read memory for the program (page cache on `read`, user buffer on `write`); in a
+    /// virtual machine, any load of the kernel.
     KernelLoad = 3,
-    /// The kernel wrote memory: for the program (user buffer on `read`, page cache on `write`), or,
-    /// in a virtual machine, at all.
+    /// The kernel wrote memory for the program (user buffer on `read`, page cache on `write`); in a
+    /// virtual machine, any store of the kernel.
     KernelStore = 4,
     /// The kernel of a virtual machine fetched a run of consecutive instructions.
     KernelFetch = 5,
@@ -53,12 +53,11 @@ impl Kind {
         }
     }
 
-    /// The kind of this name.
     pub fn from_name(name: &str) -> Option<Kind> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether instructions are fetched.
+    /// Whether the reference fetches instructions.
     pub fn fetches(self) -> bool {
         KindSet::FETCHES.contains(self)
     }
@@ -101,16 +100,12 @@ impl nearfar_schema::Registry for Kinds {
 pub struct KindSet(pub u8);
 
 impl KindSet {
-    /// Every kind.
     pub const ALL: KindSet = KindSet(0b11_1111);
 
-    /// The kinds that write memory.
     pub const WRITES: KindSet = KindSet(1 << Kind::Store as u8 | 1 << Kind::KernelStore as u8);
 
-    /// The kinds that fetch instructions.
     pub const FETCHES: KindSet = KindSet(1 << Kind::Fetch as u8 | 1 << Kind::KernelFetch as u8);
 
-    /// The kernel's kinds.
     pub const KERNEL: KindSet = KindSet(
         1 << Kind::KernelLoad as u8 | 1 << Kind::KernelStore as u8 | 1 << Kind::KernelFetch as u8,
     );
@@ -121,7 +116,6 @@ impl KindSet {
         KindSet(named.fold(0, |set, kind| set | kind.bit()))
     }
 
-    /// Whether `kind` is in the set.
     pub fn contains(self, kind: Kind) -> bool {
         self.has(kind as u8)
     }
@@ -140,8 +134,8 @@ impl KindSet {
     }
 }
 
-/// Address of the last byte of a reference of `size` bytes at `addr`. At least one byte counts as
-/// touched, and none beyond the end of memory.
+/// Address of the last byte of a reference of `size` bytes at `addr`. A size of 0 counts as 1, and
+/// the address saturates at the end of memory.
 #[inline(always)]
 pub fn last_byte(addr: u64, size: impl Into<u64>) -> u64 {
     addr.saturating_add(size.into().max(1) - 1)
@@ -152,7 +146,6 @@ pub fn last_byte(addr: u64, size: impl Into<u64>) -> u64 {
 pub struct Record {
     /// Virtual address of the first byte.
     pub addr: u64,
-    /// Its kind.
     pub kind: Kind,
     /// Bytes touched, 1..=65535; the reference touches every page it overlaps.
     pub size: u16,
@@ -179,12 +172,10 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Number of records.
     pub fn len(&self) -> usize {
         self.addr.len()
     }
 
-    /// Whether there is no record.
     pub fn is_empty(&self) -> bool {
         self.addr.is_empty()
     }
@@ -211,7 +202,6 @@ impl Batch {
         keep(&mut self.instr, &range);
     }
 
-    /// Append one record.
     pub fn push(&mut self, record: Record) {
         self.addr.push(record.addr);
         self.kind.push(record.kind as u8);
@@ -231,7 +221,6 @@ impl Batch {
         }
     }
 
-    /// All records, one by one.
     pub fn iter(&self) -> impl Iterator<Item = Record> + '_ {
         (0..self.len()).map(|index| self.get(index))
     }
@@ -249,17 +238,15 @@ pub struct NarrowBatch<'a> {
     pub size: &'a [u8],
     /// Instruction gaps.
     pub instr: &'a [u8],
-    /// The thread of all of them.
+    /// Index of the thread of all records.
     pub thread: u32,
 }
 
 impl NarrowBatch<'_> {
-    /// Number of records.
     pub fn len(&self) -> usize {
         self.addr.len()
     }
 
-    /// Whether there is no record.
     pub fn is_empty(&self) -> bool {
         self.addr.is_empty()
     }

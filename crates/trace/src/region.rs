@@ -40,7 +40,8 @@ pub enum RegionKind {
     Free,
     /// The pages of a range and the contents of its file there were discarded (`MADV_REMOVE`).
     Remove,
-    /// A range was locked in memory (`mlock`). What it makes resident are records of the kernel.
+    /// A range was locked in memory (`mlock`). Pages that this makes resident have records of the
+    /// kernel.
     Lock,
     /// A range was unlocked (`munlock`).
     Unlock,
@@ -50,13 +51,13 @@ pub enum RegionKind {
     NoHuge,
     /// The pages of a range were made huge (`MADV_COLLAPSE`).
     Collapse,
-    /// From now on, the process has huge pages as the kernel is set (`to` is 0), none (1), or only
-    /// where it asks for them (2), also in what it becomes (`PR_SET_THP_DISABLE`).
+    /// From now on, huge pages of the process follow the kernel's setting (`to` is 0), are disabled
+    /// (1), or are limited to advised ranges (2), also after `execve` (`PR_SET_THP_DISABLE`).
     ThpDisable,
-    /// A file's page cache got this range of made-up kernel addresses.
+    /// A file's page cache got this range of synthetic kernel addresses.
     File,
     /// Since the last such event, no recorded thread ran for `to` nanoseconds, because all were in
-    /// system calls. Otherwise, `offset` / 1000 threads ran at a time.
+    /// system calls. In the rest of the time, `offset` / 1000 threads ran on average.
     Idle,
     /// A thread began.
     ThreadStart,
@@ -117,7 +118,6 @@ pub struct RegionEvent {
     pub at: u64,
     /// Thread index that caused it.
     pub thread: u32,
-    /// What happened.
     pub event: RegionKind,
     /// First byte of the range.
     pub addr: u64,
@@ -134,7 +134,8 @@ pub struct RegionEvent {
     pub device: u64,
     /// Inode of the file.
     pub inode: u64,
-    /// Destination of a move, number of the child process, or nanoseconds; otherwise 0.
+    /// Destination of a move, number of the child process, idle nanoseconds, or setting of huge
+    /// pages; otherwise 0.
     pub to: u64,
 }
 
@@ -218,8 +219,8 @@ fn write(file: &mut (impl Write + Send), events: &[RegionEvent]) -> ParquetResul
     Ok(())
 }
 
-/// All events of the trace folder `dir`, as many as are `listed`; none when it has no
-/// `regions.parquet`.
+/// All events of the trace folder `dir`; none if it has no `regions.parquet`. Their number must be
+/// `listed`, if given.
 pub fn load(dir: &Path, listed: Option<u64>) -> Result<Vec<RegionEvent>> {
     let path = dir.join(FILE);
     if !path.exists() {

@@ -1,12 +1,11 @@
 //! Traces that hold a sample of the program's pages (`nearfar capture --sample`).
 //!
-//! Such a trace has every reference to the sampled pages, and what the kernel copied. Of any other
-//! page it has the first load, store and fetch since the page was mapped, and every event. So the
-//! footprint, the resident set and the lives of pages are exact, and the number of references is
-//! known. Memories can be simulated on the sampled pages.
+//! Such a trace has every reference to the sampled pages, what the kernel copied for the program, and
+//! every event. Of any other page it has the first load, store and fetch since the page was mapped.
+//! So the footprint, the resident set and the lifetimes of pages are exact, and the number of
+//! references is known. Page replacement can be simulated on the sampled pages.
 //!
-//! In *bursts*, it has every reference of a thread, so that a TLB can be simulated in them, but
-//! nothing else.
+//! In *bursts*, it has every reference of a thread, so that TLBs can be simulated there.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +26,6 @@ pub struct PageSample {
     /// Share of the 4 KiB pages, above 0 and up to 1: those whose [`PageSample::hash`] is below
     /// this share of 2^64.
     pub rate: f64,
-    /// Seed of the hash.
     pub seed: u64,
     /// References that the program made, by kind; empty in a trace that was cut off.
     #[serde(deserialize_with = "crate::info::unique")]
@@ -36,12 +34,11 @@ pub struct PageSample {
     pub bursts: Vec<Burst>,
 }
 
-/// The records from number `start` to before number `end` hold every reference of a thread. Those of
-/// other threads between them are part of the sample of pages.
+/// A burst: the records `start..end` hold every reference of `thread`. Records of other threads among
+/// them are part of the sample of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "(u32, u64, u64, u64)", from = "(u32, u64, u64, u64)")]
 pub struct Burst {
-    /// Index of the thread.
     pub thread: u32,
     /// Number of its first record in the trace.
     pub start: u64,
@@ -65,7 +62,6 @@ impl From<(u32, u64, u64, u64)> for Burst {
 }
 
 impl PageSample {
-    /// The hash of a page number.
     pub fn hash(&self, page_number: u64) -> u64 {
         mix(page_number & ((1 << (ADDR_BITS - PAGE_SHIFT)) - 1) ^ mix(self.seed))
     }

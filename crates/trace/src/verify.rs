@@ -19,7 +19,6 @@ use crate::region;
 pub struct Verified {
     /// Its name in the trace folder.
     pub file: String,
-    /// Bytes in it.
     pub bytes: u64,
     /// Records of a part, events of `regions.parquet`.
     pub rows: u64,

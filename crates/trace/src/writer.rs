@@ -18,7 +18,6 @@ use crate::region::{RegionEvent, RegionKind};
 use pool::Pool;
 use sink::Sink;
 
-/// How a trace is written.
 #[derive(Clone, Debug)]
 pub struct WriterOptions {
     /// Replace an existing trace.
@@ -96,7 +95,6 @@ impl Writer {
         Ok(Self { pool, group: Group::default(), single: Batch::default(), appended: 0 })
     }
 
-    /// Append one record.
     pub fn push(&mut self, record: Record) -> Result<()> {
         self.single.push(record);
         self.appended += 1;
@@ -172,7 +170,6 @@ impl Writer {
         self.pool.output().sink.thread(thread).process = process;
     }
 
-    /// Name a thread.
     pub fn thread_name(&mut self, thread: u32, name: String) {
         self.pool.output().sink.thread(thread).name = name;
     }
@@ -232,7 +229,7 @@ mod tests {
     use crate::record::Kind;
 
     #[test]
-    fn a_part_has_its_name_only_when_it_can_be_listed() {
+    fn a_part_is_not_renamed_if_trace_json_cannot_be_written() {
         for threads in [0, 1, 2] {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("a.trace");
@@ -251,7 +248,7 @@ mod tests {
                 instr: 1,
             };
             (0..ROW_GROUP).for_each(|at| writer.push(record(at)).unwrap());
-            // Other threads may be slow.
+            // Wait for the encoding threads.
             while Info::load(&path).unwrap().parts.is_empty() {
                 std::thread::yield_now();
             }

@@ -42,7 +42,7 @@ fn every_corpus_is_of_an_importer() {
 }
 
 #[test]
-fn guessing_takes_its_corpus() {
+fn format_detection_takes_its_corpus() {
     for (path, bytes) in corpus("guess") {
         println!("{}", path.display());
         exercise_detection(&bytes);

@@ -1,5 +1,5 @@
-//! One bit of a trace is wrong: it is refused in one line, or nothing that is read differs, and
-//! `verify` names its file.
+//! Flips single bits of a trace: a reader must refuse it in one line, or read the same data, and then
+//! `verify` must name the damaged file.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use nearfar_trace::{
     WriterOptions,
 };
 
-/// What a reader makes of a trace: all records, all events.
+/// All records and events of a trace.
 fn read(path: &Path) -> Result<(Vec<Record>, Vec<RegionEvent>)> {
     let reader = Reader::open(path)?;
     let mut records = Vec::new();
@@ -21,7 +21,7 @@ fn read(path: &Path) -> Result<(Vec<Record>, Vec<RegionEvent>)> {
     Ok((records, reader.regions()?))
 }
 
-/// Records of every layout: `many` addresses are more than a dictionary holds.
+/// Write a trace, with `many` of random addresses and instruction counts.
 fn write(path: &Path, records: u64, many: bool) {
     let mut writer = Writer::create(path, Source::default(), WriterOptions::default()).unwrap();
     let mut state = 7u64;
@@ -46,7 +46,8 @@ fn write(path: &Path, records: u64, many: bool) {
     writer.finish(None).unwrap();
 }
 
-/// Flip every `step`th bit of `file`: how many were tried, refused, and read as something else.
+/// Flip every `step`th bit of `file`, one at a time. Returns how many flips were tried, how many
+/// refused, and how many read as other data.
 fn flip(path: &Path, file: &str, step: usize) -> (usize, usize, usize) {
     let whole = read(path).unwrap();
     let place = path.join(file);
@@ -82,7 +83,7 @@ fn flip(path: &Path, file: &str, step: usize) -> (usize, usize, usize) {
 }
 
 #[test]
-fn a_flipped_bit_never_reads_as_something_else() {
+fn a_flipped_bit_never_reads_as_other_data() {
     let folder = tempfile::tempdir().unwrap();
     for (records, many) in [(400, false), (400, true)] {
         let path = folder.path().join(format!("{many}.trace"));

@@ -1,4 +1,4 @@
-//! What a trace's `trace.json` says against what its files hold.
+//! Tests that `verify` finds every difference between `trace.json` and the files of a trace.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ fn write(path: &Path, records: &[Record], options: WriterOptions) -> Info {
     writer.finish(None).unwrap()
 }
 
-/// Loads and stores of two threads, on pages that either touched.
+/// Loads and stores of threads 0 and 5, on separate pages.
 fn records(count: usize) -> Vec<Record> {
     let record = |index: usize| Record {
         addr: index as u64 % 40 * 1000,
@@ -50,7 +50,7 @@ fn trace(folder: &Path) -> (PathBuf, Info) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
-    fn what_is_written_is_whole(
+    fn a_written_trace_passes_verification(
         found in prop::collection::vec(
             (prop_oneof![4 => 0u64..1 << 20, 1 => any::<u64>()], 0u8..5, 1u16.., 0u32..9, 0u32..9),
             0..600,
@@ -109,12 +109,12 @@ fn the_finished_parts_of_a_killed_capture_keep_their_checksums() {
     let files = check(&path).unwrap();
     let sums: Vec<_> =
         files.iter().map(|file| (&file.file[..4], file.checksum.is_some())).collect();
-    // The table of events, which is written again and again, has one at the end.
+    // The table of events gets a checksum only at the end, because each part rewrites it.
     assert_eq!(sums, [("part", true), ("regi", false)]);
 }
 
 #[test]
-fn what_contradicts_the_files_is_reported() {
+fn a_trace_json_that_contradicts_the_files_is_reported() {
     type Change = fn(&mut Info);
     let cases: &[(&str, Change, &str)] = &[
         (
@@ -233,7 +233,7 @@ fn a_range_beyond_the_end_of_memory_is_reported() {
 }
 
 #[test]
-fn a_file_that_is_listed_must_be_there() {
+fn a_missing_file_that_is_listed_is_reported() {
     for file in ["part-00000.parquet", "regions.parquet"] {
         let folder = tempfile::tempdir().unwrap();
         let (path, _) = trace(folder.path());

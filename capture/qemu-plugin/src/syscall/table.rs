@@ -6,7 +6,7 @@
 pub enum Call {
     /// No effect on memory.
     Other,
-    /// `(fd, buffer, bytes, ...)`. `true`, here and below: the file is written.
+    /// `(fd, buffer, bytes, ...)`. Here and below, `true` means that the file is written.
     Plain(bool),
     /// `(fd, buffer, bytes, offset)`.
     PlainAt(bool),

@@ -1,9 +1,9 @@
-//! Compares expansion with a simulation of single instructions.
+//! Compares the expander with a simulation that executes single instructions.
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::layout::{CONTROL, KERNEL_BLOCK, block_word, silent_word, tag};
+use crate::layout::{CONTROL, KERNEL_BLOCK, block_word, count_only_word, tag};
 
 /// A table with the blocks `entries` (address, bytes, instructions) from index 1 on. Most of its
 /// memory stays untouched.
@@ -44,7 +44,7 @@ impl Sink for Collector {
 }
 
 #[test]
-fn a_block_and_its_references() {
+fn a_record_has_the_instructions_since_the_previous_record() {
     let blocks = table(&[(0xffff_ffff_ff60_0000, 17, 5), (0x2000, 4, 1)]);
     let words = [
         BLOCK | 1,
@@ -74,7 +74,7 @@ fn a_block_and_its_references() {
 }
 
 #[test]
-fn stops_at_other_control_words() {
+fn expansion_stops_at_a_control_word() {
     let blocks = table(&[(0x1000, 4, 1)]);
     let words = [BLOCK | 1, CONTROL | tag::PAD << 56, BLOCK | 1];
     let mut out = Collector::default();
@@ -86,7 +86,7 @@ fn stops_at_other_control_words() {
 }
 
 #[test]
-fn a_gap_beyond_the_column_is_carried_over() {
+fn a_gap_beyond_32_bits_is_carried_over_to_the_next_record() {
     let blocks = table(&[(0x1000, 4, u64::from(u32::MAX)), (0x2000, 4, 10)]);
     let words = [BLOCK | 1, BLOCK | 1, BLOCK | 2]
         .into_iter()
@@ -113,7 +113,7 @@ fn block_of(word: u64, entries: &[(u64, u64, u64)]) -> (u64, u64, u64) {
 
 /// The reference implementation: executes single instructions.
 fn reference_records(words: &[u64], entries: &[(u64, u64, u64)], fetch: bool) -> Vec<Record> {
-    let (mut executed, mut noted, mut start) = (0u64, 0u64, 0u64);
+    let (mut executed, mut recorded, mut start) = (0u64, 0u64, 0u64);
     let mut records = Vec::new();
     let mut current = 0;
     for word in words {
@@ -140,8 +140,8 @@ fn reference_records(words: &[u64], entries: &[(u64, u64, u64)], fetch: bool) ->
             size = 1 << (word >> 57 & 7);
             at = start + (word >> 48 & 0x1ff) + 1;
         }
-        let instr = at.saturating_sub(noted) as u32;
-        noted = noted.max(at);
+        let instr = at.saturating_sub(recorded) as u32;
+        recorded = recorded.max(at);
         records.push(Record { addr, kind, size: size as u16, thread: 9, instr });
     }
     records
@@ -174,7 +174,7 @@ fn addresses() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    /// Random words, and blocks with a few bodies that mostly repeat.
+    /// First random words, then blocks whose references repeat a few bodies.
     #[test]
     fn agrees_with_the_reference(
         entries in prop::collection::vec(
@@ -185,7 +185,7 @@ proptest! {
         turns in prop::collection::vec((0usize..4, any::<u32>(), 0u8..20), 0..200),
         step in prop_oneof![1usize..300, (1usize..4).prop_map(|groups| groups * GROUP)],
         all_fit in any::<bool>(),
-        silent in 1u64..9,
+        count_only_every in 1u64..9,
     ) {
         // Blocks that fit a word, with references in order, are expanded in columns.
         let raw = if all_fit { Vec::new() } else { raw };
@@ -198,15 +198,15 @@ proptest! {
             })
             .collect();
         let blocks = table(&entries);
-        // Index 0 is no block; others are encoded as words, all of them or some. Some words are no
-        // fetches.
+        // Entry 0 is no block. Of the others, all (with `all_fit`) or two in three are encoded as
+        // words, some of them count-only.
         let block = |index: u64| {
             let entry = index % (entries.len() as u64 + 1);
             let entry = if all_fit { entry.max(1) } else { entry };
             let block = entries.get((entry as usize).wrapping_sub(1));
             block.filter(|_| all_fit || !index.is_multiple_of(3))
-                .and_then(|&(addr, bytes, count)| match entry.is_multiple_of(silent) {
-                    true if silent < 5 => silent_word(count),
+                .and_then(|&(addr, bytes, count)| match entry.is_multiple_of(count_only_every) {
+                    true if count_only_every < 5 => count_only_word(count),
                     _ => block_word(addr, bytes, count),
                 })
                 .unwrap_or(BLOCK | entry)
@@ -239,15 +239,14 @@ proptest! {
     }
 }
 
-/// More words than are expanded at once.
 #[test]
-fn many_words() {
+fn more_words_than_are_expanded_at_once_agree_with_the_reference() {
     let entries = [(0x1000, 12, 4), (0x2000, 300, 200), (0x3000, 9, 3)];
     let blocks = table(&entries);
-    for of_table in [true, false] {
+    for with_table in [true, false] {
         let words: Vec<u64> = (0..MAX_WORDS as u64 * 3)
             .map(|i| match i % 7 {
-                0 if of_table && i.is_multiple_of(2) => BLOCK | (1 + i / 7 % 3),
+                0 if with_table && i.is_multiple_of(2) => BLOCK | (1 + i / 7 % 3),
                 0 => block_word(0x1000 + i, i % 255 + 1, i % 119 + 1).unwrap(),
                 n => reference(0x7000_0000 + i * 64, n, n % 4, n == 2),
             })

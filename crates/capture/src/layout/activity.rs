@@ -1,43 +1,42 @@
-//! For how long no recorded thread runs, because all are in system calls: such time is as long as
-//! without QEMU. Times are those of [`now`].
+//! Measures idle time, in which no recorded thread runs because all are in system calls. QEMU does
+//! not lengthen such time. Times are nanoseconds of [`now`].
 //!
-//! Once that time is long enough, an event reports it ([`Activity::resume`]) with the number of
-//! threads that run at a time: a thread that waits for another one does not run, and time that no two
-//! threads have together is the sum of theirs.
+//! Once enough time has accumulated, an event reports the idle time ([`Activity::resume`]) and the
+//! mean number of threads that run at a time otherwise. A thread in a system call does not run.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Nanoseconds that are worth an event.
-const MIN_NEWS: u64 = 1_000_000;
+/// Minimum idle and overlapping time for an event, in nanoseconds.
+const MIN_REPORT: u64 = 1_000_000;
 /// A time that is not known.
 const UNKNOWN: u64 = u64::MAX;
 
-/// Of all threads of all recorded processes.
+/// Activity of all threads of all recorded processes.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Activity {
-    /// Threads that run.
+    /// Number of threads that run.
     running: AtomicU32,
-    /// When the last of them paused, or [`UNKNOWN`].
+    /// When a thread last paused, or [`UNKNOWN`].
     idle_since: AtomicU64,
-    /// When an event last reported the two sums that follow.
+    /// When an event last reported `idle` and `busy`, plus later time that is excluded.
     reported_at: AtomicU64,
-    /// Nanoseconds in which no thread ran.
+    /// Idle nanoseconds since then.
     idle: AtomicU64,
-    /// Nanoseconds in which each thread ran, up to its last pause.
+    /// Sum of the threads' running times since then, each up to its last pause.
     busy: AtomicU64,
-    /// All that events have reported.
+    /// All idle and overlapping time that events have reported.
     reported: AtomicU64,
 }
 
-/// Of one thread.
+/// Activity of one thread.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ThreadActivity {
     /// 1 while it runs.
     running: AtomicU32,
-    /// Since when.
+    /// When it began to run.
     since: AtomicU64,
 }
 
@@ -48,7 +47,7 @@ impl Activity {
         self.run(thread, now);
     }
 
-    /// Returns whether no other thread runs.
+    /// Mark a thread as running. Returns whether it was paused and no other thread runs.
     fn run(&self, thread: &ThreadActivity, now: u64) -> bool {
         if thread.running.swap(1, AcqRel) != 0 {
             return false;
@@ -66,21 +65,22 @@ impl Activity {
         }
     }
 
-    /// The same, for the last thread of a program, which takes QEMU longer to end, or to replace.
+    /// The last thread of a program ends. The time that follows is not idle, because QEMU takes
+    /// longer than the kernel to end or replace a program.
     pub fn end(&self, thread: &ThreadActivity, now: u64) {
         self.pause(thread, now);
         self.idle_since.store(UNKNOWN, Release);
     }
 
-    /// A process begins that is not recorded, for which calls may wait: it runs for ever.
+    /// An unrecorded process begins. Calls may wait for it, so it counts as running for ever.
     pub fn begin_unrecorded(&self) {
         self.running.fetch_add(1, Relaxed);
     }
 
-    /// A thread returns from a system call that took at most `limit` without QEMU. Returns
-    /// nanoseconds in which no thread ran since the last event, and threads that ran at a time
-    /// otherwise, in thousandths, if that is news of at least a thousandth of what was reported
-    /// before: so there are few events.
+    /// A thread returns from a system call that takes at most `limit` nanoseconds without QEMU.
+    /// Returns what an event is to report: idle nanoseconds since the last event, and the mean
+    /// number of threads that ran in the rest of the time, times 1000. To keep events few, returns
+    /// `None` if idle and overlapping times are below 1/1024 of all reported ones or [`MIN_REPORT`].
     pub fn resume(&self, thread: &ThreadActivity, now: u64, limit: u64) -> Option<[u64; 2]> {
         if !self.run(thread, now) {
             return None;
@@ -91,18 +91,18 @@ impl Activity {
         let idle = self.idle.fetch_add(idle, Relaxed).saturating_add(idle);
         let ran = now.saturating_sub(self.reported_at.load(Relaxed)).saturating_sub(idle);
         let busy = self.busy.load(Relaxed);
-        let news = idle.saturating_add(busy.saturating_sub(ran));
-        if news < MIN_NEWS.max(self.reported.load(Relaxed) >> 10) {
+        let idle_and_overlap = idle.saturating_add(busy.saturating_sub(ran));
+        if idle_and_overlap < MIN_REPORT.max(self.reported.load(Relaxed) >> 10) {
             return None;
         }
-        self.reported.fetch_add(news, Relaxed);
+        self.reported.fetch_add(idle_and_overlap, Relaxed);
         self.reported_at.store(now, Relaxed);
         [&self.idle, &self.busy].iter().for_each(|sum| sum.store(0, Relaxed));
         Some([idle, (busy as f64 * 1000.0 / ran as f64) as u64])
     }
 }
 
-/// Nanoseconds of a clock that all processes have.
+/// Nanoseconds of the monotonic clock, which all processes share.
 pub fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes a `timespec`.
@@ -117,7 +117,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn idle_is_when_all_threads_are_in_calls() {
+    fn time_is_idle_while_all_threads_are_in_calls() {
         let (all, [a, b]) = (Activity::default(), <[ThreadActivity; 2]>::default());
         all.begin(&a, MS);
         all.begin(&b, MS);
@@ -126,14 +126,14 @@ mod tests {
         assert_eq!(all.resume(&a, 5 * MS, u64::MAX), None);
         all.pause(&a, 6 * MS);
         all.pause(&b, 7 * MS);
-        // Threads ran for 2 + 6 ms, of which 6 ms were not together; then 3 ms without any.
+        // Within 6 ms, A ran for 2 ms and B for 6 ms; then none ran for 3 ms.
         assert_eq!(all.resume(&b, 10 * MS, u64::MAX), Some([3 * MS, 1333]));
-        // Too short to report, then reported together.
+        // Half a millisecond is too short to report; the next event includes it.
         all.pause(&b, 11 * MS);
         assert_eq!(all.resume(&b, 11 * MS + MS / 2, u64::MAX), None);
         all.pause(&b, 12 * MS);
         assert_eq!(all.resume(&a, 13 * MS, u64::MAX), Some([MS * 3 / 2, 1000]));
-        // Of a call that did not sleep, only the kernel's time counts.
+        // Only 2 of 10 ms are idle: the call takes no longer without QEMU.
         all.pause(&a, 14 * MS);
         assert_eq!(all.resume(&a, 24 * MS, 2 * MS), Some([2 * MS, 1000]));
     }
@@ -146,7 +146,7 @@ mod tests {
         all.pause(&a, MS);
         all.end(&b, 2 * MS);
         assert_eq!(all.resume(&a, 100 * MS, u64::MAX), None);
-        // Ended twice is ended once.
+        // A pause of an ended thread has no effect.
         all.pause(&b, 101 * MS);
         all.pause(&a, 101 * MS);
         assert!(all.resume(&a, 111 * MS, u64::MAX).is_some_and(|[idle, _]| idle == 10 * MS));

@@ -1,12 +1,13 @@
-//! The encoding of words: references, blocks and control records.
+//! The encoding of words. A word is a *reference* (load or store), a *block* that begins, or a
+//! *control word*, which begins a control record of several words.
 
 use super::CHUNK;
 
-/// Set in every word that is not a load or store.
+/// Set in blocks and control words, clear in references.
 pub const CONTROL: u64 = 1 << 63;
-/// A block begins: address, bytes ([`BYTES_SHIFT`]) and number of instructions ([`COUNT_SHIFT`]).
-/// If the number is 0, the low 32 bits are the block's index in the table. Without bytes, it is no
-/// fetch, and only counts instructions.
+/// A block: address, bytes ([`BYTES_SHIFT`]) and number of instructions ([`COUNT_SHIFT`]). With 0
+/// instructions, the low 32 bits are its index in the block table. Otherwise, with 0 bytes, it is a
+/// *count-only block*: it counts instructions but makes no fetch record.
 pub const BLOCK: u64 = CONTROL;
 /// Position of a block's bytes (8 bits).
 pub const BYTES_SHIFT: u32 = 48;
@@ -14,8 +15,8 @@ pub const BYTES_SHIFT: u32 = 48;
 pub const COUNT_SHIFT: u32 = 56;
 /// Maximum number of instructions of a block that fits a word.
 pub const MAX_COUNT: u64 = 119;
-/// Smallest word that is neither a reference nor a block: `CONTROL | TAG << 56`, payload below.
-pub const OTHER: u64 = CONTROL | (MAX_COUNT + 1) << COUNT_SHIFT;
+/// Smallest control word: `CONTROL | TAG << 56`, with a payload in the low 56 bits.
+pub const MIN_CONTROL: u64 = CONTROL | (MAX_COUNT + 1) << COUNT_SHIFT;
 /// Number of address bits in a reference or block.
 pub const ADDR_BITS: u32 = 48;
 /// Position of the instruction's index in its block (9 bits).
@@ -29,8 +30,8 @@ pub const STORE: u64 = 1 << 60;
 /// Set if the kernel of a virtual machine made the reference.
 pub const KERNEL: u64 = 1 << 61;
 
-/// Tags of the other control words, above [`MAX_COUNT`]. The payload (56 bits) is the number of
-/// words that follow.
+/// Tags of control words, above [`MAX_COUNT`]. The payload of a control word is the number of words
+/// that follow it in its record.
 pub mod tag {
     /// Padding before the end of a chunk.
     pub const PAD: u64 = 120;
@@ -41,19 +42,19 @@ pub mod tag {
     /// A file's name: device, inode, then its text.
     pub const FILE: u64 = 123;
     /// A fence: its ticket, then order and position of each other stream of the process. All words
-    /// of streams that it does not list follow it.
+    /// of unlisted streams follow the fence.
     pub const FENCE: u64 = 124;
     /// The end of a fence.
     pub const FENCE_END: u64 = 125;
-    /// In a sample, where the thread is, see [`super::Place`].
+    /// In a sample, the position and counts of the thread, see [`super::Place`].
     pub const PLACE: u64 = 126;
-    /// In a sample, a burst begins or ends: in it, every reference of the thread is recorded. How
-    /// many blocks of the run it stands for; 0 ends it.
+    /// In a sample, begins or ends a burst, in which every reference of the thread is recorded. One
+    /// word: how many blocks of the run the burst represents, or 0 at its end.
     pub const BURST: u64 = 127;
 }
 
-/// Encode a block that is no fetch, but only counts instructions, if it fits.
-pub fn silent_word(instructions: u64) -> Option<u64> {
+/// Encode a count-only block as a word, if it fits.
+pub fn count_only_word(instructions: u64) -> Option<u64> {
     (1..=MAX_COUNT).contains(&instructions).then_some(BLOCK | instructions << COUNT_SHIFT)
 }
 
@@ -68,8 +69,8 @@ pub fn block_word(addr: u64, bytes: u64, instructions: u64) -> Option<u64> {
 /// Maximum number of words in a control record, including the control word.
 pub const MAX_CONTROL: usize = CHUNK / 16;
 
-/// Words of a transfer after the control word. Address and bytes of each buffer of the program
-/// follow.
+/// Indices of a transfer's words after the control word. Address and bytes of each buffer of the
+/// program follow these words.
 #[repr(usize)]
 pub enum Transfer {
     /// 1 if the file (or socket) is written, 0 if it is read.
@@ -86,8 +87,8 @@ pub enum Transfer {
     Fixed = 5,
 }
 
-/// Words of a place after the control word: what a sample leaves out, so that the next record has
-/// its position, and the counts of what the thread has done so far.
+/// Indices of a place record's words after the control word: the thread's position, which the next
+/// record needs, and its counts so far, including what the sample omits.
 #[repr(usize)]
 pub enum Place {
     /// Instructions before the current block.
@@ -107,7 +108,8 @@ pub enum Place {
 /// Device of a transfer without a regular file.
 pub const NO_FILE: u64 = u64::MAX;
 
-/// Words of an event after the control word. The name follows, as its length in bytes and its text.
+/// Indices of an event's words after the control word. The name follows, as its length in bytes and
+/// its text.
 #[repr(usize)]
 pub enum Event {
     /// One of [`what`].
@@ -166,7 +168,7 @@ pub mod what {
     pub const EXIT: u64 = 13;
     /// The process has waited for pid `addr`, which may have ended.
     pub const WAITED: u64 = 14;
-    /// The stores of an instruction are not seen. The name is the instruction's.
+    /// Stores of an instruction cannot be observed. The name is the instruction's.
     pub const UNSEEN: u64 = 15;
     /// The kernel made the pages of a range resident (`MAP_POPULATE`, `MADV_POPULATE_READ`,
     /// `MADV_POPULATE_WRITE`).
@@ -182,14 +184,14 @@ pub mod what {
     pub const NO_HUGE: u64 = 20;
     /// The pages of a range were made huge (`MADV_COLLAPSE`).
     pub const COLLAPSE: u64 = 21;
-    /// No thread ran for `addr` nanoseconds; otherwise `length` / 1000 at a time
-    /// ([`Activity`](super::Activity)).
+    /// Since the last such event, no thread ran for `addr` nanoseconds, and in the rest of the time
+    /// `length` / 1000 threads on average ([`Activity`](super::Activity)).
     pub const IDLE: u64 = 22;
     /// A processor of a virtual machine runs another task from now on: `addr` is its pid, `length`
     /// that of its process, `offset` the time in nanoseconds. The name is the task's.
     pub const TASK: u64 = 23;
-    /// The process may have huge pages (`addr` is 0), none (1), or only where it asks for them (2):
-    /// `PR_SET_THP_DISABLE`.
+    /// Huge pages of the process are allowed (`addr` is 0), disabled (1), or limited to advised
+    /// ranges (2): `PR_SET_THP_DISABLE`.
     pub const THP_DISABLE: u64 = 24;
 }
 
@@ -203,6 +205,6 @@ pub mod lost {
     pub const ARGUMENTS: u64 = 2;
     /// QEMU or the plugin can no longer be opened.
     pub const REACH: u64 = 3;
-    /// QEMU could not be started in its place.
+    /// QEMU could not be started for it.
     pub const START: u64 = 4;
 }

@@ -1,5 +1,5 @@
-//! Order of events. The threads of a process execute a script of steps one after another, so that
-//! the order is known, and the trace must respect it.
+//! Tests that a trace keeps the order of events. The threads of a process execute the steps of a
+//! script one at a time, so the order is known.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -197,7 +197,7 @@ fn check(steps: &[Step], got: &Received) {
 /// One thread maps, the other touches, the first unmaps; then the other way around. If streams were
 /// read one after another, all touches of a thread would precede or follow all events.
 #[test]
-fn a_mapping_that_is_handed_over_lives_as_long_as_it_is_touched() {
+fn touches_fall_within_the_lifetime_of_a_mapping_of_another_thread() {
     use Act::{Event, Touch};
     let round = [(0, Event), (1, Touch(50)), (0, Event), (1, Event), (0, Touch(70)), (1, Event)];
     let steps = round.repeat(20);
@@ -206,9 +206,9 @@ fn a_mapping_that_is_handed_over_lives_as_long_as_it_is_touched() {
     }
 }
 
-/// Until a call returns, other threads continue, by more than their rings hold.
+/// Until a call returns, another thread writes more than its ring holds.
 #[test]
-fn a_call_that_does_not_return_holds_nobody_up() {
+fn an_unfinished_call_does_not_block_other_threads() {
     let words = 20 * CHUNK_WORDS as u64;
     let steps = [(1, Act::Touch(9)), (0, Act::Begin), (1, Act::Touch(words)), (0, Act::End)];
     check(&steps, &run(&steps, false, false));
@@ -227,7 +227,7 @@ fn events_come_in_the_order_in_which_they_began() {
 
 /// If a writer is killed in a call, the call has no effect, and no word of other threads is lost.
 #[test]
-fn a_call_that_a_kill_ended_did_nothing() {
+fn a_call_ended_by_a_kill_has_no_effect() {
     use Act::{Begin, Event, Touch};
     let steps = [(0, Touch(7)), (0, Begin), (1, Touch(5)), (1, Event), (2, Touch(11))];
     for later in [false, true] {
@@ -258,10 +258,9 @@ fn a_child_lives_between_its_fork_and_its_end() {
     }
 }
 
-/// The program that a child executes precedes what its parent does after the wait, even if
-/// everything is written before anything is read.
+/// This holds even if everything is written before anything is read.
 #[test]
-fn a_program_that_a_child_became_comes_before_its_end() {
+fn a_program_executed_by_a_child_precedes_what_its_parent_does_after_the_wait() {
     if !child_can_start_threads() {
         return;
     }
@@ -306,7 +305,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..<_>::default() })]
     #[test]
     fn any_interleaving_is_kept(steps in scripts(), later: bool) {
-        // If received later, all words must fit the rings.
+        // If received later, all words must fit the rings, up to 40 control words per step included.
         let words = |act: &Act| if let Act::Touch(words) = act { *words } else { 0 };
         let fits = steps.iter().map(|(_, act)| words(act) + 40).sum::<u64>() < 50_000;
         check(&steps, &run(&steps, later && fits, false));

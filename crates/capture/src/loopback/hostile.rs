@@ -26,7 +26,7 @@ fn exercise(bytes: &[u8]) -> bool {
 }
 
 #[test]
-fn the_corpus_is_received() {
+fn any_input_of_the_corpus_leaves_a_readable_trace() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/protocol");
     let inputs: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(inputs.len() >= 3, "{}: a corpus needs good, bad and cut-off inputs", folder.display());
@@ -40,7 +40,7 @@ fn the_corpus_is_received() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..<_>::default() })]
     #[test]
-    fn anything_can_be_received(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn arbitrary_input_leaves_a_readable_trace(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         exercise(&bytes);
     }
 }

@@ -14,8 +14,8 @@ pub fn install(shared: &Shared) -> &'static Recorder {
     recorder.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// With `first`, open streams and write to them. Without, when the memory may contain anything,
-/// call what reads it.
+/// With `first`, open streams and write to them. Otherwise, call the functions that read the memory,
+/// which may contain anything by then.
 pub fn act(recorder: &'static Recorder, input: &mut Input<'_>, first: bool) {
     let open = |vcpu| {
         set_current_vcpu(vcpu);

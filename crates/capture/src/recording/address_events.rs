@@ -1,4 +1,4 @@
-//! Events of address spaces, from the plugin's words to region events.
+//! Turns the plugin's events of address spaces into region events.
 
 use nearfar_trace::{RegionEvent, RegionKind, Result};
 
@@ -9,7 +9,7 @@ use crate::layout::{Event, SHARED, lost, what};
 
 const HEAP: &str = "[heap]";
 
-/// Why a program ran unrecorded that QEMU should have run.
+/// Why a program whose `execve` was followed sent no data.
 const NEVER_BEGAN: &str = "QEMU could not load it, or the plugin";
 
 impl Recording<'_> {
@@ -40,7 +40,7 @@ impl Recording<'_> {
                 };
                 let space = self.space(process);
                 if kind == what::BRK {
-                    // Only what is still heap: part of it can have been mapped over.
+                    // Unmap only what is still heap: `mmap` can have replaced part of it.
                     if let Some((start, end, _)) = space.at(addr).filter(|m| *m.2.name == *HEAP) {
                         space.unmap(start, end - start);
                     }
@@ -121,7 +121,7 @@ impl Recording<'_> {
         self.spaces.entry(process).or_default()
     }
 
-    /// `mremap` of `addr` from length `old` to length `new`, at `to`.
+    /// `mremap` from `addr` and length `old` to address `to` and length `new`.
     fn remap(
         &mut self,
         thread: u32,

@@ -1,4 +1,4 @@
-//! The RAM of a virtual machine: its regions, and what was touched before recording began.
+//! The RAM of a virtual machine: its regions, and the pages touched before recording began.
 
 use nearfar_trace::{Kind, Record, RegionEvent, RegionKind, Result};
 

@@ -1,7 +1,8 @@
-//! Pages that become resident without a reference of the program, or did so before recording began.
+//! Records pages that become resident without a reference of the program, or before recording
+//! begins.
 //!
-//! They are recorded as accesses of the kernel, which fills them: a `kernel-store` of a page that is
-//! private and writable, a `kernel-load` of any other.
+//! The record of a page is an access of the kernel, which fills it: a `kernel-store` if the page is
+//! private and writable, otherwise a `kernel-load`.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -53,8 +54,8 @@ impl Recording<'_> {
         mappings.filter(|(.., mapping)| fill(&mapping.prot).is_some()).map(|part| (part.0, part.1))
     }
 
-    /// Record the pages of `process` that are resident now, as `thread` of it. QEMU runs it as
-    /// process `pid`, with guest address 0 at `base`. What cannot be read is not recorded.
+    /// Record the pages of `process` that are resident now, as its thread `thread`. QEMU runs it as
+    /// process `pid`, with guest address 0 at `base`. Pages whose state cannot be read are omitted.
     pub fn already_resident(
         &mut self,
         process: u32,

@@ -1,4 +1,4 @@
-//! Ends of streams and processes, and the programs that replace others (`execve`).
+//! Ends streams and processes, and begins the programs that replace others (`execve`).
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -8,7 +8,8 @@ use super::{IsGone, Stream, Streams, is_earlier, is_occupied};
 use crate::layout::{now, origin, state};
 
 impl Streams<'_> {
-    /// End the programs that others have replaced, and begin those. Returns whether there were any.
+    /// End programs that `execve` has replaced, and begin their successors. Returns whether a stream
+    /// began.
     pub(super) fn begin_successors(&mut self) -> Result<bool> {
         let slots = self.shared.slots().iter();
         let earlier: Vec<_> = (self.successors())
@@ -30,7 +31,7 @@ impl Streams<'_> {
     }
 
     /// End the complete streams of a process that is about to end, and with the last one the
-    /// process: whatever another process does after waiting for it comes later.
+    /// process, so that it ends before what another process does after waiting for it.
     pub(super) fn end_closed(&mut self, pid: u32) -> Result<()> {
         let complete = |(&order, stream): (&u64, &Stream<'_>)| {
             let closed =
@@ -43,8 +44,8 @@ impl Streams<'_> {
     }
 
     /// End one process of `dead` that has no complete fence left, and begin the program that
-    /// replaced it, if any; the process stays in `dead` in that case. Returns whether there was
-    /// one.
+    /// replaced it, if any; the process stays in `dead` in that case. Returns false if `dead` has no
+    /// such process.
     pub(super) fn end_killed(&mut self, dead: &mut Vec<u32>) -> Result<bool> {
         let processes = &self.processes;
         dead.retain(|pid| processes.contains_key(pid));
@@ -71,7 +72,7 @@ impl Streams<'_> {
 
     /// End streams that are complete.
     pub(super) fn end_streams(&mut self, mut complete: Vec<u64>) -> Result<()> {
-        // A stream that called `execve` ends the process's previous program, after all others.
+        // The stream that called `execve` goes last: its end is that of the previous program.
         complete.sort_by_key(|order| {
             self.threads.get(order).is_some_and(|thread| self.recording.has_called_exec(*thread))
         });
@@ -87,7 +88,7 @@ impl Streams<'_> {
                 self.recording.stop_forged();
             }
             self.slots.iter_mut().filter(|slot| **slot == Some(order)).for_each(|s| *s = None);
-            // It may have been killed.
+            // A killed thread has not paused.
             let activity = &stream.reader.slot().activity;
             self.shared.header().activity.pause(activity, now());
             stream.reader.free_slot();
@@ -114,7 +115,7 @@ impl Streams<'_> {
         Ok(())
     }
 
-    /// Programs that have replaced others and have not begun here: pid and order.
+    /// First streams of programs that have not begun here: pid and order.
     fn successors(&self) -> impl Iterator<Item = (u32, u64)> {
         let used = self.shared.header().used.load(Acquire) as usize;
         let slots = self.shared.slots().iter().take(used).enumerate();

@@ -26,7 +26,8 @@ impl<'a> Guest<'a> {
         Self { vm, ports, pid, since: Instant::now(), begun: false, ended: false }
     }
 
-    /// Begin to record it when it is time, and end it once recording is over.
+    /// Begin to record the machine when that is due, and kill it once recording is over, unless it
+    /// has `ended`.
     pub fn turn(&mut self, shared: &Shared, streams: &mut Streams<'_>, ended: bool) -> Result<()> {
         let out = &mut streams.recording.out;
         let waits = !out.has_begun();
@@ -41,7 +42,7 @@ impl<'a> Guest<'a> {
         }
         if streams.stopped() && !self.ended && !ended {
             self.ended = true;
-            // It has nothing to write back.
+            // SIGKILL loses nothing: the machine has nothing to write back.
             send(self.pid, libc::SIGKILL);
         }
         Ok(())

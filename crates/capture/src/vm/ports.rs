@@ -1,4 +1,4 @@
-//! What a guest says: its console, and the lines that it writes to its port (see [`super`]).
+//! Reads a guest's console, and the lines that it writes to its port (see [`super`]).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -18,10 +18,10 @@ use crate::shared::Shared;
 const MAX_LINE: u64 = 4096;
 /// Maximum number of named addresses.
 const MAX_REGIONS: usize = 1024;
-/// Maximum bytes of the description of a kernel's types.
+/// Maximum bytes of the BTF (description of types) of a kernel.
 const MAX_TYPES: u64 = 64 << 20;
 
-/// What the guest has said so far.
+/// What the guest has reported so far.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     /// Recording is to begin.
@@ -33,7 +33,7 @@ pub(crate) struct Signals {
     text: Mutex<Text>,
 }
 
-/// Texts of the guest.
+/// Texts from the guest.
 #[derive(Debug, Default)]
 struct Text {
     /// The last line of the console.
@@ -45,12 +45,10 @@ struct Text {
 }
 
 impl Signals {
-    /// Whether recording is to begin.
     pub fn begins(&self) -> bool {
         self.begin.load(Acquire)
     }
 
-    /// Whether recording is to end.
     pub fn ends(&self) -> bool {
         self.end.load(Acquire)
     }
@@ -78,7 +76,7 @@ impl Signals {
         });
     }
 
-    /// What the trace lacks, if anything; whether recording has `begun`, and was `stopped`.
+    /// What the trace lacks, if anything, given whether recording has `begun` and was `stopped`.
     pub fn lacks(&self, vm: &Vm, begun: bool, stopped: bool) -> Option<String> {
         let (panic, line) = self.text(|text| (text.panic.clone(), text.line.clone()));
         if let Some(why) = panic {
@@ -120,7 +118,7 @@ impl Ports {
         };
         let (mut bytes, mut line) = ([0; 4096], Vec::new());
         while let Ok(read @ 1..) = (&self.console).read(&mut bytes) {
-            // Nobody may be there to read it.
+            // Ignore errors: standard output may be closed.
             let mut out = io::stdout().lock();
             let _ = out.write_all(&bytes[..read]).and_then(|()| out.flush());
             for &byte in &bytes[..read] {
@@ -181,8 +179,8 @@ impl Ports {
         }
     }
 
-    /// Wait until the machine is recorded. Input wakes its idle processors, which then notice that
-    /// they are to be.
+    /// Wait until the machine is recorded. Idle processors notice the request only when input wakes
+    /// them.
     fn wait_for_recording(&self, shared: &Shared) {
         let header = shared.header();
         while header.recording.load(Acquire) == 0 && header.stop.load(Relaxed) == 0 {
@@ -203,7 +201,7 @@ impl Ports {
                 .map_err(|_| io::Error::last_os_error())
         };
         let mut at = 0;
-        // There is no data beyond the last.
+        // Beyond the last data, `SEEK_DATA` fails.
         while let Ok(start) = seek(at, libc::SEEK_DATA) {
             let end = seek(start, libc::SEEK_HOLE)?;
             let middle = end.min(vm.low_bytes().max(start));
@@ -244,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn touched_ram_is_found_on_both_sides_of_the_hole() {
+    fn touched_ram_is_found_below_two_gib_and_above_four_gib() {
         let vm = vm("x86_64", 3 * GIB);
         let ram = memory_file(c"test", 0, vm.memory).unwrap();
         let write = |at: u64, bytes: usize| {

@@ -1,14 +1,14 @@
-//! What the plugin needs to know of a Linux guest's kernel to distinguish its tasks, from
-//! `/proc/kallsyms` and `/sys/kernel/btf/vmlinux`.
+//! Finds the addresses and offsets by which the plugin distinguishes the tasks of a Linux guest, in
+//! its `/proc/kallsyms` and `/sys/kernel/btf/vmlinux`.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::layout::Header;
 
-/// Variables that hold a processor's current task; that of aarch64 is only written.
+/// Per-CPU variables to which `__switch_to` stores the current task, by architecture and version.
 const CURRENT: [&str; 3] = ["pcpu_hot", "current_task", "__entry_task"];
 
-/// What is known of the kernel so far.
+/// What is known of the kernel so far; fields as in [`Tasks`](crate::layout::Tasks).
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
     switch: Option<u64>,
@@ -28,7 +28,6 @@ impl Kernel {
         }
     }
 
-    /// Note the types of the kernel.
     pub fn types(&mut self, btf: &[u8]) {
         self.offsets = members(btf, "task_struct", ["pid", "tgid", "comm"]);
     }
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_types_are_refused() {
+    fn damaged_types_do_not_panic() {
         let whole = btf();
         for length in 0..whole.len() - 20 {
             let _ = members(&whole[..length], "task_struct", ["pid"]);

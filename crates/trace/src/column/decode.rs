@@ -126,6 +126,7 @@ enum Column {
         table: Vec<u64>,
         bytes: Bytes,
     },
+    /// Byte-stream split.
     Split(Bytes),
     Streamed(Box<Streamed>),
 }
@@ -289,6 +290,7 @@ impl Streamed {
 }
 
 impl Column {
+    /// Append the values of rows `from..to`.
     fn expand<T: Copy>(&self, from: usize, to: usize, out: &mut Vec<T>, cast: impl Fn(u64) -> T) {
         match self {
             Column::Constant(value) => out.resize(out.len() + to - from, cast(*value)),

@@ -33,11 +33,9 @@ type Column = (Bytes, ColumnCloseResult);
 /// An encoded group, with the totals for `trace.json`.
 pub struct EncodedGroup {
     columns: [Column; NAMES.len()],
-    /// Records in the group.
     pub records: usize,
     /// Distinct 4 KiB pages, sorted, with the kinds that touched them (one bit each).
     pub pages: Vec<(u64, u8)>,
-    /// Records by kind.
     pub by_kind: [u64; Kind::ALL.len()],
     /// Records and instructions by thread index.
     pub threads: Vec<(u32, u64, u64)>,
@@ -49,7 +47,6 @@ impl EncodedGroup {
         self.columns.iter().map(|(bytes, _)| bytes)
     }
 
-    /// Append the group to a part.
     pub fn append_to<W: Write + Send>(self, file: &mut SerializedFileWriter<W>) -> Result<()> {
         let mut group = file.next_row_group()?;
         for (bytes, close) in self.columns {
@@ -125,7 +122,7 @@ impl Encoder {
     /// Encode `group`. It must be cleared before it is filled again.
     pub fn encode(&mut self, group: &mut Group) -> Result<EncodedGroup> {
         let records = group.len();
-        // Before the columns become pages, which are padded.
+        // Count before the columns become pages, which are padded.
         let by_kind = group.by_kind();
         let mut pages = std::mem::take(&mut group.further_pages);
         let addr = self.addr_column(group, &mut pages)?;
@@ -219,7 +216,7 @@ impl Encoder {
         }
     }
 
-    /// Threads, which are looked up once per run.
+    /// `thread`. Looks up each index once per run.
     fn thread_column(&mut self, runs: &[(u32, usize)]) -> Result<Column> {
         let rows = runs.iter().map(|&(_, length)| length).sum();
         let mut entries: Vec<u32> = runs.iter().map(|&(thread, _)| thread).collect();
@@ -444,7 +441,7 @@ mod tests {
         }
 
         #[test]
-        fn pages_are_those_of_a_map(
+        fn pages_and_kinds_agree_with_a_map(
             records in prop::collection::vec((0u64..1 << 26, 0u8..5, any::<bool>()), 0..2000),
         ) {
             let top = |top: bool| if top { u64::MAX - (1 << 26) } else { 0 };

@@ -108,8 +108,7 @@ impl ChunkReader for SharedFile {
     }
 }
 
-/// A file that is read from the beginning of each page. Checks the size of pages before they are
-/// decompressed.
+/// A file whose reads begin at page headers. Checks the size of each page before it is decompressed.
 pub(crate) struct Pages(SharedFile);
 
 impl Length for Pages {

@@ -35,12 +35,10 @@ pub struct Group {
 }
 
 impl Group {
-    /// Records so far.
     pub fn len(&self) -> usize {
         self.kind.len()
     }
 
-    /// Whether there is no record.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -95,8 +93,8 @@ impl Group {
         let before = self.len();
         let mut start = from;
         while start < to && !self.is_full() {
-            // Reserve at most twice: gradual growth would leave memory of many sizes behind, which
-            // the kernel has had to zero.
+            // Reserve at most twice: gradual growth would allocate memory of many sizes, all of
+            // which the kernel has to zero.
             let room = if self.len() < LARGE { LARGE } else { ROW_GROUP };
             if !self.kind.has_room(room) {
                 self.reserve(room);
@@ -115,13 +113,12 @@ impl Group {
         appended
     }
 
-    /// Records by kind.
     pub(super) fn by_kind(&self) -> [u64; Kind::ALL.len()] {
         let mut counts = [0; Kind::ALL.len()];
         for kinds in self.kind.as_slice().chunks(SLICE) {
             let mut left = kinds.len() as u64;
             for (kind, count) in Kind::ALL.into_iter().zip(&mut counts) {
-                // Kernel accesses are last and rare.
+                // Kernel kinds are last and rare, so that `left` is usually 0 by then.
                 if left > 0 {
                     let found = count_of(kinds, kind as u8);
                     *count += found;
@@ -210,9 +207,9 @@ pub(super) struct Numbers {
 pub(super) enum Form {
     /// All have this value.
     Constant(u32),
-    /// As 8-bit indices into these.
+    /// As 8-bit indices into these entries.
     Dictionary(Vec<u32>),
-    /// As they are: there are more than 256 distinct ones.
+    /// As they are: there are more than 256 distinct numbers.
     Plain(Vec<u32>),
 }
 
@@ -291,7 +288,6 @@ impl Numbers {
         (0..=u8::MAX).filter(|&byte| used[usize::from(byte)] == 0).collect()
     }
 
-    /// The bytes of all records.
     pub(super) fn bytes(&mut self) -> &mut Indices {
         &mut self.bytes
     }

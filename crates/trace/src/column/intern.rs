@@ -20,8 +20,8 @@ const BLOCK_SHIFT: u32 = 8;
 const BLOCK: usize = 1 << BLOCK_SHIFT;
 /// Addresses looked up before the new ones among them are added.
 const SLICE: usize = 1 << 11;
-/// Sentinel: an address whose block is not in the first slot probed. A group has fewer blocks than
-/// records, so that this is not a code.
+/// Sentinel: an address whose block is not in the first slot probed. No code has this value, because
+/// a group has at most as many blocks as records.
 const UNKNOWN: u32 = u32::MAX;
 
 /// The addresses of a group, in order.
@@ -141,8 +141,8 @@ impl Addresses {
     }
 
     /// Write the codes of the addresses from `start` on, or [`UNKNOWN`] if the block is not in the
-    /// first slot probed. The indices of those, and of addresses that this kind has not touched
-    /// before, go to `pending`. Returns the number of the latter.
+    /// first slot probed. The indices of unknown addresses, and of those that this kind has not
+    /// touched before, go to `pending`. Returns the number of pending indices.
     fn look_up(&mut self, start: usize, addr: &[u64], kind: &[u8]) -> usize {
         let mut count = 0;
         let codes = &mut self.codes[start..];
@@ -162,9 +162,8 @@ impl Addresses {
         (!self.plain.is_empty()).then_some(&self.plain)
     }
 
-    /// The sorted distinct addresses; `positions` becomes their indices. Their 4 KiB pages and the
-    /// kinds that touched those (one bit each) are appended to `pages`; a page may appear several
-    /// times.
+    /// The sorted distinct addresses; `positions` becomes their indices. Appends their 4 KiB pages to
+    /// `pages`, each with the kinds that touched it (one bit each); a page may appear several times.
     ///
     /// Sorting gives neighbours in memory neighbouring indices, which zstd compresses better than
     /// order of appearance (0.80 instead of 0.84 bytes per reference on the gzip capture).
@@ -259,7 +258,7 @@ mod tests {
             let touched: BTreeSet<(u64, u8)> =
                 records.iter().map(|&(addr, kind)| (addr >> PAGE_SHIFT, kind)).collect();
                 let mut addresses = Addresses::default();
-                // Reused, as groups are.
+                // Reuse a cleared value, as groups do.
                 addresses.extend(&[1, 2, 3], &[0, 1, 2]);
                 addresses.clear();
                 for (addr, kind) in addr.chunks(step).zip(kind.chunks(step)) {
@@ -281,7 +280,8 @@ mod tests {
 
     /// As many distinct addresses as fit a dictionary, and one more.
     #[test]
-    fn the_first_excess_address_is_found() {
+    fn the_first_excess_address_ends_a_long_group_or_the_dictionary() {
+        // From 14 repeats on, the group has `MIN_RECORDS`.
         for repeats in [1, 14, 15] {
             let mut addresses = Addresses::default();
             let all: Vec<u64> =

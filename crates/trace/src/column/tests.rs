@@ -1,3 +1,5 @@
+//! Tests that row groups of every layout are read as they were written.
+
 use std::path::Path;
 
 use proptest::prelude::*;
@@ -52,9 +54,9 @@ proptest! {
         let (read, info) = write_and_read(&batch, WriterOptions::default());
         prop_assert_eq!(&read, &batch);
         prop_assert_eq!(info.records, records.len() as u64);
-        let plain: u64 = records.iter().map(|r| u64::from(r.instr)).sum();
-        prop_assert_eq!(info.instructions, plain);
-        // The footprint of every choice of kinds, against a set.
+        let instructions: u64 = records.iter().map(|r| u64::from(r.instr)).sum();
+        prop_assert_eq!(info.instructions, instructions);
+        // The footprint of every set of kinds, against a hash set of pages.
         for kinds in 1..=KindSet::ALL.0 {
             let kinds = KindSet(kinds);
             let pages: std::collections::HashSet<u64> = records
@@ -72,18 +74,18 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Whatever pieces records come in, and whether as narrow ones, the same bytes are written.
+    /// However records are split into batches, narrow or not, the same bytes are written.
     #[test]
-    fn pieces_do_not_show(
+    fn the_encoding_does_not_depend_on_batches(
         records in prop::collection::vec(record(), 1..3000),
-        many in any::<bool>(),
+        mostly_narrow in any::<bool>(),
         pieces in prop::collection::vec((1usize..400, any::<bool>()), 1..20),
     ) {
         let mut batch = Batch::default();
         for record in &records {
             let mut record = *record;
-            if many && record.size > 4200 {
-                // Mostly narrow, now and then a page: what a capture has.
+            if mostly_narrow && record.size > 4200 {
+                // As in a capture: mostly narrow, and sometimes up to a page.
                 (record.size, record.instr, record.thread) = (record.size as u8 as u16 | 1, 7, 3);
             }
             batch.push(record);
@@ -100,9 +102,9 @@ proptest! {
                 piece.size.iter().map(|&size| size.try_into().ok()).collect();
             let instr: Option<Vec<u8>> =
                 piece.instr.iter().map(|&instr| instr.try_into().ok()).collect();
-            let one = piece.thread.iter().all(|&thread| thread == piece.thread[0]);
+            let one_thread = piece.thread.iter().all(|&thread| thread == piece.thread[0]);
             let taken = match (size, instr) {
-                (Some(size), Some(instr)) if narrow && one => {
+                (Some(size), Some(instr)) if narrow && one_thread => {
                     let (addr, kind) = (&piece.addr[..], &piece.kind[..]);
                     let (size, instr, thread) = (&size[..], &instr[..], piece.thread[0]);
                     parts.extend_narrow(NarrowBatch { addr, kind, size, instr, thread }, 0)
@@ -126,7 +128,7 @@ proptest! {
 
 /// As many different numbers as a byte can index, one of them wide, largest first.
 #[test]
-fn a_full_dictionary_survives() {
+fn a_full_dictionary_of_numbers_is_read_back() {
     let mut batch = Batch::default();
     for i in (0..256u32).rev() {
         let instr = if i == 200 { 60_000 } else { i };
@@ -137,7 +139,7 @@ fn a_full_dictionary_survives() {
 
 /// Every layout of every column, over several row groups and parts, encoded by threads or not.
 #[test]
-fn every_layout_survives() {
+fn every_layout_is_read_back() {
     let mut batch = Batch::default();
     let mut state = 1u64;
     for i in 0..ROW_GROUP as u64 * 3 + 12_345 {
@@ -164,8 +166,8 @@ fn every_layout_survives() {
     assert_eq!(info, same);
 }
 
-/// A dictionary that gets full near the end of a group ends it there, and nothing else shows; one
-/// that is full early is given up.
+/// A dictionary that becomes full near the end of a row group ends it; one that is full earlier is
+/// dropped.
 #[test]
 fn a_full_dictionary_ends_a_row_group() {
     for (addresses, row_groups) in [(65_536, 1), (65_537, 2), (70_000, 2), (76_000, 1)] {

@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use super::{Encoder, Exporter, Options, Target};
 use crate::record::Record;
 
-/// The `csv` format.
 pub struct Csv;
 
 impl Exporter for Csv {

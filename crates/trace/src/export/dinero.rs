@@ -7,7 +7,6 @@ use std::io::{self, Write};
 use super::{Encoder, Exporter, Options, Target};
 use crate::record::{Kind, Record};
 
-/// The `dinero` format.
 pub struct Dinero;
 
 impl Exporter for Dinero {

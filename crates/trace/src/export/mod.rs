@@ -2,7 +2,7 @@
 //!
 //! A format is one file with an [`Exporter`] and one line in [`EXPORTERS`]. The table in
 //! `docs/formats.md`, which says what each format loses, is generated from it. The output is
-//! written to a temporary file and renamed, so that a failed export leaves none.
+//! written to a temporary file and renamed, so that a failed export leaves no file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -64,7 +64,6 @@ impl From<&Request> for Options {
     }
 }
 
-/// Options of an export.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Kinds of references to export.
@@ -81,7 +80,6 @@ impl Default for Options {
     }
 }
 
-/// The destination of an export.
 pub enum Target {
     /// A new file, which allows writes at any offset.
     File(File),
@@ -115,19 +113,16 @@ pub trait Exporter: Sync {
     fn needs_file(&self) -> bool {
         false
     }
-    /// Begin an export.
     fn encoder(&self, target: Target, options: &Options) -> io::Result<Box<dyn Encoder>>;
 }
 
 /// A running export.
 pub trait Encoder {
-    /// Append one reference.
     fn put(&mut self, record: Record) -> io::Result<()>;
-    /// Write the rest.
+    /// Write what is buffered.
     fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
-/// The exporter of this name.
 pub fn by_name(name: &str) -> Result<&'static dyn Exporter> {
     EXPORTERS.iter().copied().find(|exporter| exporter.name() == name).ok_or_else(|| {
         let names: Vec<_> = EXPORTERS.iter().map(|exporter| exporter.name()).collect();
@@ -186,7 +181,7 @@ pub fn export(
         ));
     }
     let (target, output) = if stdout {
-        // Rust's own stream ignores writes that fail because it is closed.
+        // Rust's `Stdout` ignores writes to a closed descriptor.
         let stream = io::stdout().as_fd().try_clone_to_owned();
         let stream =
             stream.map_err(|e| Error::io(Path::new("standard output"), "cannot open", &e))?;

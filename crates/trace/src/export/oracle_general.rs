@@ -18,12 +18,12 @@ use rustc_hash::FxHashMap;
 use super::{Encoder, Exporter, Options, Target};
 use crate::record::{Record, last_byte};
 
+/// Bytes of a request, and the offset of `next` in it.
 const SIZE: u64 = 24;
 const NEXT_AT: u64 = 16;
 /// Requests whose `next` can still be set in memory.
 pub const WINDOW: usize = 1 << 20;
 
-/// The `oracle-general` format.
 pub struct OracleGeneral;
 
 impl Exporter for OracleGeneral {
@@ -64,7 +64,7 @@ pub(super) struct Requests {
     written: u64,
     /// The last request for each page.
     last: FxHashMap<u64, u64>,
-    /// Number and `next` of requests that are already in the file.
+    /// Number and `next` of requests in the file whose `next` is still to be written.
     late: Vec<(u64, i64)>,
 }
 

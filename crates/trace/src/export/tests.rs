@@ -1,4 +1,4 @@
-//! What is exported comes back by importing it, up to what the format can hold.
+//! Tests that the import of an exported trace returns its records, as far as the format holds them.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ fn trace(dir: &Path, records: &[Record]) -> PathBuf {
     path
 }
 
-/// Export `records` as `name` and import what came out.
+/// Export `records` in the format `name`, and import the result.
 fn round_trip(name: &str, records: &[Record], options: &Options) -> Vec<Record> {
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().join("out");
@@ -51,7 +51,7 @@ fn round_trip(name: &str, records: &[Record], options: &Options) -> Vec<Record> 
     back
 }
 
-/// What is left of a reference after dinero.
+/// What the dinero format keeps of a reference.
 fn through_dinero(record: &Record) -> Record {
     let kind = match record.kind {
         Kind::KernelLoad => Kind::Load,
@@ -62,7 +62,7 @@ fn through_dinero(record: &Record) -> Record {
     Record { kind, thread: 0, instr: u32::from(kind == Kind::Fetch), ..*record }
 }
 
-/// The page requests of references, after oracle-general.
+/// What the oracle-general format keeps of references: requests of pages.
 fn through_pages(records: &[Record], page_bytes: u64) -> Vec<Record> {
     let size = page_bytes.min(65535) as u16;
     records
@@ -125,22 +125,22 @@ proptest! {
     }
 }
 
-fn some(kind: Kind) -> Record {
+fn reference(kind: Kind) -> Record {
     Record { addr: 0x1234, kind, size: 8, thread: 0, instr: 0 }
 }
 
 #[test]
-fn kinds_and_max_refs_choose() {
-    let records = [some(Kind::Load), some(Kind::Fetch), some(Kind::Load), some(Kind::Load)];
+fn kinds_and_max_refs_select_records() {
+    let records = [Kind::Load, Kind::Fetch, Kind::Load, Kind::Load].map(reference);
     let options =
         Options { kinds: KindSet(Kind::Load.bit()), max_refs: Some(2), ..Options::default() };
-    assert_eq!(round_trip("csv", &records, &options), [some(Kind::Load); 2]);
+    assert_eq!(round_trip("csv", &records, &options), [reference(Kind::Load); 2]);
 }
 
 #[test]
-fn nonsense_is_refused_and_leaves_nothing() {
+fn invalid_requests_are_refused_and_leave_no_file() {
     let dir = tempfile::tempdir().unwrap();
-    let from = trace(dir.path(), &[some(Kind::Load)]);
+    let from = trace(dir.path(), &[reference(Kind::Load)]);
     let to = dir.path().join("out");
     let run = |to: &Path, name: &str, options: &Options, force| {
         export(&from, to, name, force, options, &mut |_| Ok(())).map_err(|e| e.to_string())

@@ -20,7 +20,6 @@ nearfar_schema::options! {
     }
 }
 
-/// The `mix` generator.
 pub struct Mix;
 
 impl Generator for Mix {
@@ -122,8 +121,9 @@ impl Walk for Blend {
 
 struct Phases {
     walks: Vec<Box<dyn Walk>>,
-    /// End of each part's run within a period.
+    /// End of each part's run within a cycle.
     ends: Vec<u64>,
+    /// References so far in the cycle.
     at: u64,
     current: usize,
 }

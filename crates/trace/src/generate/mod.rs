@@ -31,7 +31,6 @@ pub mod zipf;
 
 use rng::Rng;
 
-/// All generators.
 pub static GENERATORS: &[&dyn Generator] = &[
     &zipf::Zipf,
     &scrambled_zipf::ScrambledZipf,
@@ -88,9 +87,7 @@ nearfar_schema::options! {
 /// The options of `nearfar generate`, as given: those of all generators, then each generator's own.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Name of the generator.
     pub name: &'static str,
-    /// Its parameters.
     pub params: Params,
 }
 
@@ -143,7 +140,7 @@ impl Options for Request {
     }
 }
 
-/// The options of single generators, each once, with the names of the generators that take it.
+/// The options of single generators, without duplicates, each with the generators that take it.
 fn own_specs() -> Vec<Spec> {
     let mut specs: Vec<Spec> = Vec::new();
     for spec in GENERATORS.iter().flat_map(|generator| generator.options()) {
@@ -160,16 +157,13 @@ fn own_specs() -> Vec<Spec> {
     specs
 }
 
-/// Parameters of a generated trace.
 #[derive(Clone, Debug)]
 pub struct Params {
-    /// Total number of references.
     pub refs: u64,
     /// Number of pages that they may touch.
     pub pages: u64,
     /// Bytes in a page: a power of two from 8 to 2^30.
     pub page_bytes: u64,
-    /// Seed of the random numbers.
     pub seed: u64,
     /// Share of stores, 0 to 1.
     pub write_ratio: f64,
@@ -252,7 +246,6 @@ impl Params {
     }
 }
 
-/// A generator of references.
 pub trait Generator: Sync {
     /// Name on the command line.
     fn name(&self) -> &'static str;
@@ -284,7 +277,6 @@ pub(crate) fn draw_within(page: u64, page_bytes: u64, rng: &mut Rng) -> u64 {
     page * page_bytes + rng.below(page_bytes / SIZE) * SIZE
 }
 
-/// The generator of this name.
 pub fn by_name(name: &str) -> Result<&'static dyn Generator> {
     GENERATORS.iter().copied().find(|generator| generator.name() == name).ok_or_else(|| {
         let names: Vec<_> = GENERATORS.iter().map(|generator| generator.name()).collect();

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_bijection_of_every_size() {
+    fn a_permutation_is_a_bijection_for_every_size() {
         for n in (1..70).chain([1000, 4095, 4096, 4097, 65_537]) {
             let permutation = Permutation::new(n, n ^ 0xabc);
             let mut seen = vec![false; n as usize];
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_differ_and_neighbours_separate() {
+    fn permutations_differ_by_key_and_separate_neighbours() {
         let (first, second) = (Permutation::new(1 << 20, 1), Permutation::new(1 << 20, 2));
         let same = (0..1 << 20).filter(|&i| first.apply(i) == second.apply(i)).count();
         assert!(same < 20, "{same} images in common");

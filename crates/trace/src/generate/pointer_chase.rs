@@ -10,7 +10,6 @@ use super::rng::{Rng, mix64};
 use super::{Generator, Params, SIZE, Walk};
 use crate::error::Result;
 
-/// The `pointer-chase` generator.
 pub struct PointerChase;
 
 impl Generator for PointerChase {

@@ -16,7 +16,6 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// The stream of a seed.
     pub fn new(seed: u64) -> Self {
         let mut state = [0; 4];
         for (word, step) in state.iter_mut().zip(1u64..) {
@@ -30,7 +29,6 @@ impl Rng {
         if number == 0 { Self::new(seed) } else { Self::new(mix64(mix64(seed) ^ number)) }
     }
 
-    /// 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         let s = &mut self.state;
         let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
@@ -67,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn published_values() {
+    fn outputs_are_the_published_values() {
         let mut rng = Rng { state: [1, 2, 3, 4] };
         let first: Vec<_> = (0..5).map(|_| rng.next_u64()).collect();
         assert_eq!(

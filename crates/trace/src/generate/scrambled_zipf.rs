@@ -11,7 +11,6 @@ use super::zipf::{Draw, ZipfOptions};
 use super::{Generator, Params, Walk};
 use crate::error::Result;
 
-/// The `scrambled-zipf` generator.
 pub struct ScrambledZipf;
 
 impl Generator for ScrambledZipf {

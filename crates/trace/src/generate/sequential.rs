@@ -4,7 +4,6 @@ use super::strided::Steps;
 use super::{Generator, Params, SIZE, Walk};
 use crate::error::Result;
 
-/// The `sequential` generator.
 pub struct Sequential;
 
 impl Generator for Sequential {

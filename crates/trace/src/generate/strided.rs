@@ -17,7 +17,6 @@ nearfar_schema::options! {
     }
 }
 
-/// The `strided` generator.
 pub struct Strided;
 
 impl Generator for Strided {

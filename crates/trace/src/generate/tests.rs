@@ -1,4 +1,4 @@
-//! What generators promise: frequencies, coverage, determinism, and refusal of nonsense.
+//! Tests of generators: frequencies, coverage, determinism, and refusal of invalid parameters.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn refused(name: &str, params: &Params) -> String {
     Stream::new(name, params).err().expect("nonsense was taken").to_string()
 }
 
-/// The mix that the tests use where a mix is needed.
+/// Add the option that the generator `mix` requires.
 fn with_mix(name: &str, mut params: Params) -> Params {
     if name == "mix" {
         params.own = own("mix", "zipf:0.7,sequential:0.3");
@@ -57,14 +57,14 @@ fn zipf_has_the_frequencies_of_theory() {
                 counts = (0..n).map(|rank| counts[order.apply(rank) as usize]).collect();
             }
             let z_score = z_score(&counts, &expected);
-            // Fixed seeds: 3.3 would be met by chance once in a thousand.
+            // Of a thousand seeds, about one exceeds 3.3 by chance; this one is fixed.
             assert!(z_score.abs() < 3.3, "{name} alpha {alpha}: {z_score}");
         }
     }
 }
 
 #[test]
-fn zipf_needs_no_table_for_many_pages() {
+fn zipf_has_the_frequencies_of_theory_for_many_pages() {
     let n = 100_000_000u64;
     let drawn = pages("zipf", &params(200_000, n));
     assert!(drawn.iter().all(|&page| page < n));
@@ -93,7 +93,7 @@ fn the_pointer_chase_visits_every_node_once_a_cycle() {
 }
 
 #[test]
-fn sequential_and_strided_walk_round() {
+fn sequential_and_strided_wrap_around() {
     let offsets = |name, params: &Params| -> Vec<u64> {
         records(name, params).iter().map(|r| r.addr - BASE).collect()
     };
@@ -108,7 +108,7 @@ fn sequential_and_strided_walk_round() {
 }
 
 #[test]
-fn uniform_is_even() {
+fn uniform_draws_all_pages_equally_often() {
     let mut counts = [0u64; 64];
     for page in pages("uniform", &params(64_000, 64)) {
         counts[page as usize] += 1;
@@ -118,7 +118,7 @@ fn uniform_is_even() {
 
 #[test]
 fn a_mix_keeps_its_weights_and_its_phases() {
-    // Of two pages, sequential with this stride only ever touches the start of each.
+    // `strided` touches only the start of each page.
     let base = Params { own: own("mix", "uniform:3,strided:1"), ..params(40_000, 2) };
     let starts = |records: &[Record]| records.iter().filter(|r| r.addr % 4096 == 0).count();
     let blended = starts(&records("mix", &base)) as f64 / 40_000.0;
@@ -218,7 +218,7 @@ fn the_same_command_writes_the_same_bytes() {
 }
 
 #[test]
-fn stopping_leaves_nothing() {
+fn a_stopped_run_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().join("stopped.trace");
     let mut stop = |_| Err(Error::input("test", "stop", ""));
@@ -227,7 +227,7 @@ fn stopping_leaves_nothing() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_parameters_are_refused() {
     let good = || params(10, 10);
     let mix = |text: &str| Params { own: own("mix", text), ..good() };
     let with = |mut params: Params, name: &str, value: u64| {

@@ -4,7 +4,6 @@ use super::rng::Rng;
 use super::{Generator, Params, SIZE, Walk};
 use crate::error::Result;
 
-/// The `uniform` generator.
 pub struct Uniform;
 
 impl Generator for Uniform {

@@ -22,7 +22,6 @@ nearfar_schema::options! {
     }
 }
 
-/// The `zipf` generator.
 pub struct Zipf;
 
 impl Generator for Zipf {

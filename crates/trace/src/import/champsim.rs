@@ -19,10 +19,10 @@ pub struct ChampSim {
     size: usize,
     stores: std::ops::Range<usize>,
     loads: std::ops::Range<usize>,
+    /// Offset of the address-space id.
     space: Option<usize>,
 }
 
-/// The `champsim` format.
 pub static CHAMPSIM: ChampSim = ChampSim {
     name: "champsim",
     summary: "ChampSim, 64-byte binary instructions",
@@ -33,7 +33,6 @@ pub static CHAMPSIM: ChampSim = ChampSim {
     space: None,
 };
 
-/// The `champsim-cloudsuite` format.
 pub static CLOUDSUITE: ChampSim = ChampSim {
     name: "champsim-cloudsuite",
     summary: "ChampSim for CloudSuite, 96-byte binary instructions",
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn cloudsuite_has_other_places_and_processes() {
+    fn cloudsuite_has_other_offsets_and_processes() {
         let mut first = instruction(96, 0x40_1000, [0, 0], &[(24, 0x10), (80, 0x30)]);
         first[88] = 7;
         let second = instruction(96, 0x40_1000, [0, 0], &[]);

@@ -13,7 +13,6 @@ use super::threads::{MAX_THREADS, Threads};
 use super::{Bad, Framing, Importer, Options, Parser};
 use crate::record::{Kind, Record};
 
-/// The `csv` format.
 pub struct Csv;
 
 impl Importer for Csv {

@@ -13,7 +13,6 @@ use super::text::{hex, size, words};
 use super::{Bad, Framing, Importer, Options, Parser};
 use crate::record::{Kind, Record};
 
-/// The `dinero` format.
 pub struct Dinero;
 
 impl Importer for Dinero {
@@ -84,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_variants() {
+    fn lines_of_both_formats_become_references() {
         assert_eq!(
             strict("dinero", b"0 10\n1 0x20\n 2\t30\n3 40\n4 0\n").unwrap(),
             [

@@ -3,10 +3,10 @@
 //! A record is its type and size (2 bytes each) and an address or value (8 bytes), little-endian, as
 //! in `clients/drcachesim/common/trace_entry.h`. An instruction is a fetch and counts one
 //! instruction; a further iteration of a string instruction, which is not fetched again, does not.
-//! A reference whose size DynamoRIO does not know (`xsave`: 0) touches one byte. Between the markers
-//! of a system call's or context switch's trace, and where the code is in the upper half of the
-//! address space, the kernel is at work: its instructions and loads become `kernel-load`, its
-//! stores `kernel-store`. Prefetches, flushes, encodings and other markers are skipped.
+//! A reference whose size DynamoRIO does not know (`xsave`: 0) touches one byte. References between
+//! the markers of a system call's or context switch's trace, or of code in the upper half of the
+//! address space, are the kernel's: instructions and loads become `kernel-load`, stores
+//! `kernel-store`. Prefetches, flushes, encodings and other markers are skipped.
 
 use rustc_hash::FxHashMap;
 
@@ -17,6 +17,7 @@ use crate::record::{Kind, Record};
 /// Bytes in a record of the trace of a 64-bit program.
 pub(super) const RECORD: usize = 12;
 
+// Types of records.
 const READ: u16 = 0;
 const WRITE: u16 = 1;
 const BUNDLE: u16 = 17;
@@ -39,7 +40,6 @@ const SYSCALL_END: u16 = 28;
 const SWITCH_BEGIN: u16 = 34;
 const SWITCH_END: u16 = 35;
 
-/// The `drmemtrace` format.
 pub struct Drmemtrace;
 
 /// Type, size and value of a record.
@@ -88,7 +88,7 @@ impl Importer for Drmemtrace {
 #[derive(Clone, Copy, Default)]
 struct State {
     process: u32,
-    /// Bits: within the trace of a system call (1), of a context switch (2).
+    /// Bits: it is within the trace of a system call (1), of a context switch (2).
     kernel: u8,
     /// Address of its last instruction.
     at: u64,
@@ -128,7 +128,7 @@ impl Entries {
         out: &mut Vec<Record>,
     ) -> Result<(), Bad> {
         (self.state.at, self.state.next) = (addr, addr.wrapping_add(size.into()));
-        // Without a size, it only gives the address for the references that follow.
+        // An instruction without a size only gives the address for the references that follow.
         if fetched && size > 0 { self.add(Kind::Fetch, addr, size, out) } else { Ok(()) }
     }
 
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_references_are_told_apart() {
+    fn references_of_the_kernel_get_its_kinds() {
         let access = [(10, 2, 0x1000), (READ, 4, 0x2000), (WRITE, 4, 0x3000)];
         let kernel = [Kind::KernelLoad, Kind::KernelLoad, Kind::KernelStore];
         let program = [Kind::Fetch, Kind::Load, Kind::Store];
@@ -309,7 +309,7 @@ mod tests {
         assert!(error("drmemtrace", cut).contains("record 3, byte 24"));
     }
 
-    /// A thread that executes at `at` and later addresses, once after each of `times`.
+    /// The file of a thread that executes at `at`, `at` + 1, ..., once after each of `times`.
     fn thread(name: u64, at: u64, times: &[u64]) -> Vec<u8> {
         let mut text = vec![(HEADER, 0, 7), (THREAD, 4, name), (PROCESS, 4, 40)];
         for (index, &time) in times.iter().enumerate() {

@@ -44,7 +44,6 @@ impl<'a> Head<'a> {
     }
 }
 
-/// One frame of a stream.
 pub(super) enum Frame<'b> {
     /// A line without its newline, or a record.
     Whole(&'b [u8]),
@@ -52,11 +51,9 @@ pub(super) enum Frame<'b> {
     CutShort(usize),
     /// A line longer than [`MAX_LINE`], for [`Input::skip_line`].
     TooLong,
-    /// The end of the stream.
     End,
 }
 
-/// An input stream.
 pub struct Input<'a> {
     place: String,
     reader: Box<dyn Read + 'a>,
@@ -69,7 +66,6 @@ pub struct Input<'a> {
     ended: bool,
 }
 
-/// A supported compression.
 struct Compression {
     name: &'static str,
     magic: &'static [u8],
@@ -139,8 +135,8 @@ impl Input<'static> {
 }
 
 impl<'a> Input<'a> {
-    /// Wrap a stream, called `place` in errors. It is decompressed if it begins like a compression
-    /// that is known.
+    /// Wrap a stream, called `place` in errors. It is decompressed if it begins with the signature of
+    /// a known compression.
     pub fn new(place: impl Into<String>, mut raw: Box<dyn Read + 'a>) -> Result<Self> {
         let place = place.into();
         let broken = |e: io::Error| Error::input(&place, format!("cannot read: {e}"), remedy(&e));
@@ -175,7 +171,6 @@ impl<'a> Input<'a> {
         &self.place
     }
 
-    /// Whether the stream is compressed.
     pub fn is_compressed(&self) -> bool {
         self.compression.is_some()
     }
@@ -201,7 +196,7 @@ impl<'a> Input<'a> {
                 Ok(0) => self.ended = true,
                 Ok(count) => self.end += count,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                // The error of one of several files.
+                // An error of `Merged`, which names the file.
                 Err(e) if e.get_ref().is_some_and(|inner| inner.is::<Error>()) => {
                     return Err(e
                         .downcast::<Error>()

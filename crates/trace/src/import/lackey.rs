@@ -9,7 +9,6 @@ use super::text::{decimal, hex, size};
 use super::{Bad, Framing, Importer, Options, Parser};
 use crate::record::{Kind, Record};
 
-/// The `lackey` format.
 pub struct Lackey;
 
 impl Importer for Lackey {

@@ -1,8 +1,8 @@
 //! A folder of drmemtrace files, one for each thread or core, as one stream.
 //!
-//! Each file has timestamps. The file whose last timestamp is the earliest goes on until a later
-//! one; in between, the order of threads is not known. A switch repeats the records that name the
-//! file's thread.
+//! The files are merged by their timestamps. The file whose last timestamp is the earliest is read
+//! until its timestamp is later than that of another file; between timestamps, the order of threads
+//! is not known. After a switch to a file, the records that name its thread are repeated.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,7 +28,7 @@ pub(super) struct Merged {
     streams: Vec<Stream>,
     /// Time and index of the stream that is being read.
     current: Option<(u64, usize)>,
-    /// The others that have not ended, the earliest first.
+    /// Time and index of the other streams that have not ended, the earliest first.
     waiting: BinaryHeap<Reverse<(u64, usize)>>,
     ready: Vec<u8>,
     taken: usize,

@@ -2,9 +2,9 @@
 //!
 //! A format is one file with an [`Importer`] and one line in [`IMPORTERS`]. It defines how its
 //! stream is split into frames (lines, or records of a fixed size) and turns a frame into
-//! references. The rest is here: decompression, bounded lines, error positions, `--skip-bad`,
-//! `--max-refs`, truncated files and format detection. The table of formats in `docs/formats.md` is
-//! generated from [`IMPORTERS`].
+//! references. This module does the rest: decompression, bounded lines, error positions,
+//! `--skip-bad`, `--max-refs`, truncated files and format detection. The table of formats in
+//! `docs/formats.md` is generated from [`IMPORTERS`].
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -90,7 +90,6 @@ impl From<&Request> for Options {
     }
 }
 
-/// Options of an import.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Bad records to skip (and count) before the import fails.
@@ -165,7 +164,6 @@ pub trait Importer: Sync {
     fn takes_folders(&self) -> bool {
         false
     }
-    /// Create a parser.
     fn parser(&self, options: &Options) -> Result<Box<dyn Parser>, Bad>;
     /// Whether a stream that begins like this may have this format. By default, at least half of
     /// its lines must be records; binary formats implement it themselves.
@@ -185,7 +183,6 @@ pub trait Importer: Sync {
     }
 }
 
-/// The importer of this name.
 pub fn by_name(name: &str) -> Result<&'static dyn Importer> {
     IMPORTERS.iter().copied().find(|importer| importer.name() == name).ok_or_else(|| {
         Error::input(
@@ -240,9 +237,7 @@ pub fn detect(input: &mut Input<'_>) -> Result<&'static dyn Importer> {
 /// The outcome of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// References imported.
     pub records: u64,
-    /// Bad records skipped.
     pub skipped: u64,
     /// Process number of each thread index (0: unknown). May be shorter than the list of threads.
     pub processes: Vec<u32>,

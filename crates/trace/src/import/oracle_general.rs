@@ -14,7 +14,6 @@ const SIZE: usize = 24;
 /// Default bytes per object id: a page of 4 KiB.
 pub const OBJECT_BYTES: u64 = 4096;
 
-/// The `oracle-general` format.
 pub struct OracleGeneral;
 
 impl Importer for OracleGeneral {

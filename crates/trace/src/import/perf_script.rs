@@ -13,7 +13,6 @@ use super::threads::Threads;
 use super::{Bad, Framing, Importer, Options, Parser, text};
 use crate::record::{Kind, Record};
 
-/// The `perf-script` format.
 pub struct PerfScript;
 
 impl Importer for PerfScript {

@@ -8,7 +8,6 @@ use super::text::{hex, words};
 use super::{Bad, Framing, Importer, Options, Parser};
 use crate::record::{Kind, Record};
 
-/// The `pinatrace` format.
 pub struct Pinatrace;
 
 impl Importer for Pinatrace {

@@ -10,6 +10,7 @@ pub(super) fn run(name: &str, bytes: &[u8], options: &Options) -> Result<Vec<Rec
     full(name, bytes, options).map(|(records, _)| records).map_err(|e| e.to_string())
 }
 
+/// References and summary of `bytes`.
 pub(super) fn full(name: &str, bytes: &[u8], options: &Options) -> Result<(Vec<Record>, Summary)> {
     let mut input = Input::new("t", Box::new(bytes))?;
     let mut records = Vec::new();
@@ -21,6 +22,7 @@ pub(super) fn full(name: &str, bytes: &[u8], options: &Options) -> Result<(Vec<R
     Ok((records, summary))
 }
 
+/// [`run`] without skipping bad records.
 pub(super) fn strict(name: &str, bytes: &[u8]) -> Result<Vec<Record>, String> {
     run(name, bytes, &Options::default())
 }
@@ -140,7 +142,7 @@ fn the_files_of_a_zip_archive_are_joined() {
 }
 
 #[test]
-fn a_cut_off_compressed_stream_is_never_let_through() {
+fn a_truncated_compressed_stream_is_an_error_whatever_is_skipped() {
     let long: Vec<u8> =
         (0..20_000u32).flat_map(|i| format!("r {:x} 4\n", i * 7919).into_bytes()).collect();
     for (name, packed) in [
@@ -155,7 +157,7 @@ fn a_cut_off_compressed_stream_is_never_let_through() {
             let error = run("dinero", &packed[..keep], &options).unwrap_err();
             assert!(error.contains(&format!("damaged or cut-off {name} stream")), "{error}");
         }
-        // The beginning can still be had.
+        // With a limit, its beginning can still be read.
         let options = Options { max_refs: Some(100), ..Options::default() };
         assert_eq!(run("dinero", &packed[..packed.len() - 1], &options).unwrap().len(), 100);
     }
@@ -174,7 +176,7 @@ fn the_place_of_a_bad_record_is_reported() {
 }
 
 #[test]
-fn skip_bad_lets_n_through_and_counts_them() {
+fn skip_bad_skips_and_counts_bad_records() {
     let text = b"r 1000 4\nbad\nr 2000 0\nr 3000 4\nr 4000";
     let options = |skip_bad| Options { skip_bad, ..Options::default() };
     let (records, summary) = full("dinero", text, &options(3)).unwrap();
@@ -197,7 +199,7 @@ fn max_refs_stops_even_within_a_line() {
 }
 
 #[test]
-fn the_end_of_the_address_space() {
+fn references_beyond_the_end_of_the_address_space_are_refused() {
     let top = u64::MAX;
     let text = format!("r {top:x} 1\n");
     assert_eq!(strict("dinero", text.as_bytes()).unwrap(), [reference(Kind::Load, top, 1, 0)]);
@@ -236,7 +238,7 @@ impl std::io::Read for Endless {
 }
 
 #[test]
-fn a_line_of_a_gigabyte_is_not_slurped() {
+fn a_line_of_a_gigabyte_is_not_read_into_memory() {
     let mut endless = Endless { left: 1 << 30, read: 0 };
     let mut input = Input::new("t", Box::new(&mut endless)).unwrap();
     let error = read(by_name("lackey").unwrap(), &mut input, &Options::default(), &mut |_| Ok(()))
@@ -251,7 +253,7 @@ fn a_line_of_a_gigabyte_is_not_slurped() {
 }
 
 #[test]
-fn a_long_line_that_is_let_through_is_passed_over_whole() {
+fn skip_bad_skips_a_long_line_as_a_whole() {
     let mut text = vec![b'x'; 3 << 20];
     text.extend_from_slice(b"\nr 1000 4\n");
     let options = Options { skip_bad: 1, ..Options::default() };
@@ -262,7 +264,7 @@ fn a_long_line_that_is_let_through_is_passed_over_whole() {
 }
 
 #[test]
-fn every_format_is_recognised_among_all() {
+fn only_the_right_importer_recognises_a_format() {
     let champsim = |size: usize| -> Vec<u8> {
         (0..8u64)
             .flat_map(|i| {

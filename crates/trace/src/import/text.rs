@@ -27,7 +27,6 @@ pub(super) fn hex(bytes: &[u8]) -> Result<u64, Bad> {
     Ok(value)
 }
 
-/// Parse a decimal number.
 pub(super) fn decimal(bytes: &[u8]) -> Result<u64, Bad> {
     if bytes.is_empty() {
         return Err("a number is missing".into());
@@ -55,7 +54,6 @@ pub(super) fn size(value: u64) -> Result<u16, Bad> {
     u16::try_from(value).map_err(|_| Bad::from(format!("a size of {value} (at most 65535)")))
 }
 
-/// The words of a line.
 pub(super) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
 }

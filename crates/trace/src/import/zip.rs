@@ -10,10 +10,9 @@ use flate2::{Decompress, FlushDecompress, Status};
 const FILE: [u8; 4] = *b"PK\x03\x04";
 const DESCRIPTOR: [u8; 4] = *b"PK\x07\x08";
 const END: [u8; 4] = *b"PK\x05\x06";
-/// Bytes of the list of files at the end, at most.
+/// Maximum bytes of the list of files at the end (the central directory).
 const MAX_LIST: u64 = 64 << 20;
 
-/// Reads the contents of an archive.
 pub(super) struct Zip<R> {
     raw: BufReader<R>,
     inflate: Decompress,

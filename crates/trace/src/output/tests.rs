@@ -1,3 +1,5 @@
+//! Tests that an output has one writer at a time, and what it may replace.
+
 use std::fs;
 use std::sync::Barrier;
 
@@ -48,14 +50,14 @@ fn content(path: &Path) -> String {
 }
 
 #[test]
-fn of_many_writers_each_is_whole_or_refused() {
+fn concurrent_writers_write_a_whole_output_or_are_refused() {
     const WRITERS: usize = 6;
     for form in [Form::File, folder()] {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("out");
         let mut refused = 0;
         for round in 0..4000 {
-            // On a busy machine, writers seldom meet.
+            // On a busy machine, writers seldom overlap: go on until one is refused.
             if round >= 40 && refused > 0 {
                 break;
             }
@@ -88,7 +90,7 @@ fn of_many_writers_each_is_whole_or_refused() {
 }
 
 #[test]
-fn without_force_nothing_is_replaced_even_if_it_came_meanwhile() {
+fn without_force_a_file_created_meanwhile_is_not_replaced() {
     for form in [Form::File, folder()] {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("out");
@@ -104,7 +106,7 @@ fn without_force_nothing_is_replaced_even_if_it_came_meanwhile() {
 }
 
 #[test]
-fn what_a_killed_writer_left_is_taken_over_and_no_link_is_followed() {
+fn leftovers_of_a_killed_writer_are_replaced_and_links_not_followed() {
     let place = tempfile::tempdir().unwrap();
     let (path, temporary) = (place.path().join("out"), place.path().join(".out.partial"));
     let other = place.path().join("other");
@@ -130,7 +132,7 @@ fn what_a_killed_writer_left_is_taken_over_and_no_link_is_followed() {
 }
 
 #[test]
-fn inputs_traces_and_strange_files_stay_whatever_is_forced() {
+fn force_never_replaces_inputs_files_of_traces_or_special_files() {
     let place = tempfile::tempdir().unwrap();
     let at = |name: &str| place.path().join(name);
     for name in ["a.trace", "runs/one", "full", "empty", "sub"] {
@@ -183,7 +185,7 @@ fn inputs_traces_and_strange_files_stay_whatever_is_forced() {
 }
 
 #[test]
-fn a_folder_that_takes_no_files_is_not_a_busy_one() {
+fn a_folder_that_takes_no_files_is_not_reported_as_busy() {
     let path = Path::new("/proc/out");
     for form in [folder(), Form::File] {
         let error = Output::claim(&request(path, &form, true, &[])).unwrap_err();
@@ -192,7 +194,7 @@ fn a_folder_that_takes_no_files_is_not_a_busy_one() {
 }
 
 #[test]
-fn a_trace_that_is_written_in_its_place_is_locked_there() {
+fn a_trace_written_in_place_is_locked() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("out");
     for replaced in [false, true] {

@@ -33,12 +33,12 @@ impl OrderedSink {
     }
 }
 
-/// Lock `output`. If a thread panicked, its state is as after an error.
+/// Lock `output`. A thread that panicked leaves it as an error would.
 fn lock(output: &Mutex<OrderedSink>) -> MutexGuard<'_, OrderedSink> {
     output.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An empty group for reuse, and the result of writing it and the groups that waited for it.
+/// A written group, emptied for reuse, and the result of writing it and those that waited for it.
 type Completion = (Group, Result<()>);
 
 /// Encode group `number` and pass it to `output`.
@@ -113,7 +113,6 @@ impl Pool {
         })
     }
 
-    /// Lock the output.
     pub(super) fn output(&mut self) -> MutexGuard<'_, OrderedSink> {
         lock(&self.output)
     }

@@ -38,7 +38,7 @@ pub(super) struct Sink {
     /// The next [`Self::store`] is the last one.
     pub(super) final_store: bool,
     pub(super) finished: bool,
-    /// Remove it, in place or not.
+    /// The trace is to be removed, even if it is written in place.
     pub(super) discarded: bool,
 }
 

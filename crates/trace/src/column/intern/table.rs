@@ -8,7 +8,7 @@ const ORDINAL_BITS: u32 = 24;
 /// Blocks from this number on do not fit a slot; they are in a separate map.
 const FAR: u64 = (1 << (64 - ORDINAL_BITS)) - 1;
 const EMPTY: u64 = 0;
-/// Minimum slots per block: second probes are rare.
+/// Minimum slots per block, so that second probes are rare.
 const SPARSE: usize = 8;
 
 /// Ordinals of blocks, in order of appearance, by block number. At most 2^24 blocks.
