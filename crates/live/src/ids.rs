@@ -51,7 +51,7 @@ impl Range {
         Self { from, to }
     }
 
-    /// As many pages from `to` on.
+    /// The range of the same length that starts at `to`.
     pub const fn moved_to(self, to: Va) -> Self {
         Self { from: to, to: to.plus(self.pages()) }
     }

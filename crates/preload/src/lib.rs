@@ -120,7 +120,7 @@ fn begin(setup: &str) -> Result<(), String> {
     let manager = if setup.remote {
         let (ours, launchers) = Socket::pair().map_err(|error| error.to_string())?;
         block.socket.store(launchers.as_raw_fd() as u32, Ordering::Relaxed);
-        if !is_acknowledged(State::Asking) {
+        if !is_acknowledged(State::Connecting) {
             return Ok(());
         }
         drop(launchers);
