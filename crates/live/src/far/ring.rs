@@ -1,4 +1,4 @@
-//! Requests of whole pages to a file, through io_uring.
+//! Reads and writes of whole pages of a file, through io_uring.
 
 use std::fs::File;
 use std::io;
@@ -78,7 +78,7 @@ impl Ring {
 
     /// Copy the page of a buffer that is being written.
     pub(super) fn copy_written(&self, buffer: Buffer, into: &mut [u8]) {
-        // The kernel only reads it as well.
+        // The kernel only reads the buffer as well.
         into.copy_from_slice(&self.buffers[buffer.index()].0);
     }
 
@@ -108,7 +108,7 @@ impl Ring {
         // SAFETY: the buffer lives as long as the ring, which is dropped when no request is in flight, and is
         // not accessed until the request is complete.
         unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)?;
-        // It stays in the queue even if submitting fails.
+        // The request stays in the queue even if submitting fails.
         self.in_flight[buffer.index()] = true;
         self.count += 1;
         uninterrupted(|| self.ring.submit())

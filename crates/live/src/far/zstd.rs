@@ -13,7 +13,7 @@ pub static TIER: TierEntry = TierEntry {
     argument: "",
     is_mapped: false,
     own_time: None,
-    check: super::nothing,
+    check: super::no_argument,
     make: |_, pages| Ok(Box::new(Pool::new(Zstd::new()?, pages))),
 };
 

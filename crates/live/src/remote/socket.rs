@@ -39,7 +39,7 @@ impl Socket {
         Ok(unsafe { (Self(OwnedFd::from_raw_fd(ends[0])), Self(OwnedFd::from_raw_fd(ends[1]))) })
     }
 
-    /// A duplicate, to keep this end open or to shut it down.
+    /// A duplicate, which keeps this end open or can shut it down.
     ///
     /// # Errors
     /// Those of the system.
