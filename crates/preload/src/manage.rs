@@ -22,7 +22,7 @@ pub(crate) fn publish(manager: &Manager<Linux>, block: &Block) {
     block.publish(&world.counters);
 }
 
-/// [`publish`], with the values that take longer to find.
+/// [`publish`], and the values that take longer to determine.
 fn publish_all(manager: &Manager<Linux>, block: &Block) {
     publish(manager, block);
     block.manager_ns.store(processor_time(), Ordering::Relaxed);

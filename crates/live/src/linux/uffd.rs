@@ -35,7 +35,7 @@ pub(super) mod feature {
 pub(super) struct Message {
     pub(super) event: u8,
     reserved: [u8; 7],
-    /// Their meaning depends on the event.
+    /// Arguments, whose meaning depends on the event.
     pub(super) arguments: [u64; 3],
 }
 
@@ -84,15 +84,15 @@ impl Uffd {
         if done < 0 { Err(Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Report missing pages and writes to protected ones.
+    /// Register a range: report missing pages and, with `protect`, writes to write-protected ones.
     pub(super) fn register(&self, start: u64, length: u64, protect: bool) -> io::Result<()> {
         let mode = REGISTER_MISSING | if protect { REGISTER_WP } else { 0 };
         self.request(request(true, 0x00, 32), &mut [start, length, mode, 0])
     }
 
-    /// Let the threads that wait there retry.
+    /// Let the threads that wait in a range retry.
     pub(super) fn wake(&self, start: u64, length: u64) {
-        // Nothing to do if the program ends.
+        // An error means that the program is ending: nothing to do.
         let _ = self.request(request(false, 0x02, 16), &mut [start, length]);
     }
 
@@ -129,7 +129,7 @@ impl Uffd {
         })
     }
 
-    /// Write-protect, or not.
+    /// Write-protect a range, or let writes through.
     pub(super) fn protect(&self, start: u64, length: u64, on: bool) -> Result<(), Fail> {
         let mode = if on { WP_ON } else { 0 };
         let words = &mut [start, length, mode];
