@@ -9,7 +9,7 @@ use crate::{Child, Frame, Range, Regions, Va};
 /// Why a request failed. A failed request has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fail {
-    /// The mappings are changing, and the message about the change is unread; or the page was busy for a moment
+    /// The mappings are changing, and the message about that is unread; or the page was busy for a moment
     /// (`EAGAIN`).
     Again,
     /// The page is pinned: by a lock, a child that shares it, or I/O (`EBUSY`, `EINVAL`).

@@ -6,8 +6,8 @@ const INTERVAL_NS: (u64, u64) = (20_000_000, 40_000_000);
 const SHARE: u64 = 50;
 
 /// Nanoseconds until the next scan. The latest scan began `last_ns` after the one before, took `took_ns`, and
-/// has `found` new memory or not. A scan reads the whole list of mappings, so a program with tens of thousands
-/// of them is scanned less often.
+/// has `found` new memory or not. A scan reads the whole list of mappings, so a program with tens of
+/// thousands of them is scanned less often.
 #[must_use]
 pub fn next_look_ns(last_ns: u64, found: bool, took_ns: u64) -> u64 {
     let (shortest, longest) = INTERVAL_NS;

@@ -1,8 +1,8 @@
 //! The reaper: a process between the launcher and the program, which waits for all processes of a run.
 //!
-//! Managers outlive the processes that they serve, and keepers outlive managers, so both become orphans, which
-//! the nearest subreaper adopts. That is this process: the launcher may be a Python process with other
-//! children, and process 1 of a container often does not wait for orphans.
+//! Managers outlive the processes that they serve, and keepers outlive managers, so both become orphans. The
+//! nearest subreaper adopts orphans. It is this process, because the launcher may be a Python process with
+//! other children, and process 1 of a container often does not wait for orphans.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -12,7 +12,7 @@ use crate::linux::block_all_signals;
 use crate::shared::{self, Head};
 
 /// Called between fork and exec: the caller becomes the reaper, and its child returns to become the program.
-/// Both are killed when their parent ends. The reaper writes to the eventfd `bell` when the program has ended.
+/// Both are killed when their parent ends. The reaper writes to the eventfd `bell` when the program ends.
 ///
 /// # Errors
 /// Those of the system.

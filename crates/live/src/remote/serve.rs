@@ -191,7 +191,7 @@ impl Connection {
         Some(outcome)
     }
 
-    /// The index of the first page from `page` on in the latest walk; `None` if the walk does not cover `page`.
+    /// The index of the first page from `page` on in the latest walk; `None` if that does not cover `page`.
     fn walked(&self, page: Page) -> Option<usize> {
         let (range, pages) = &self.walk;
         let inside = range.contains(&page.number());

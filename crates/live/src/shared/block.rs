@@ -86,7 +86,8 @@ impl Block {
         self.state.store(state as u32, Ordering::Release);
     }
 
-    /// Make `manager` the manager of `program`. Returns false if the launcher has freed or given up the block.
+    /// Make `manager` the manager of `program`. Returns false if the launcher has freed the block or
+    /// given it up.
     pub fn take(&self, program: u32, manager: u32) -> bool {
         self.pid.load(Ordering::Acquire) == program && self.set_manager(manager)
     }

@@ -244,9 +244,9 @@ impl<K: Kernel> Memory for World<K> {
         Ok(())
     }
 
-    /// Stores a far page that is writable in the window. The slot is read when the copy ends: until then, only
-    /// a reference through the window can change the page, and that faults. On a memory node, the page is
-    /// write-protected, and reads go on.
+    /// Stores a far page that is writable in the window. The slot is read when the copy ends: until then,
+    /// only a reference through the window can change the page, and that faults. On a memory node, the page
+    /// is write-protected, and reads go on.
     fn begin_copy(&mut self, page: Page, to: NodeId, wake: Thread) -> Result<(), Refused> {
         let state = self.movable(page)?;
         let (far, has_slot) = (state.is_far(), self.pages.slot(page).is_some());
