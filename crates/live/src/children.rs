@@ -2,7 +2,7 @@
 
 use crate::{Event, Range, Va};
 
-/// Maps the address of a page at the fork to its current address in the child.
+/// Maps the address of a page at the fork to its current address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Moves {
     /// Changed ranges in order: the new start of a moved one, `None` for an unmapped one.

@@ -13,22 +13,17 @@
 /// The process that kills a failed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watcher {
-    /// The launcher.
     Launcher,
-    /// The keeper.
     Keeper,
 }
 
-/// The observed state of a run.
+/// The observed state of a run: which processes exist, and what the manager has reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunState {
     /// The watcher that observes it.
     pub by: Watcher,
-    /// The launcher exists.
     pub launcher: bool,
-    /// The manager exists.
     pub manager: bool,
-    /// The keeper exists.
     pub keeper: bool,
     /// The manager has reported before its end that no other process uses the program's memory, and that all
     /// children have all their pages.
@@ -43,13 +38,10 @@ pub struct RunState {
 /// The next step of a watcher. Afterwards it observes the state again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Do nothing.
     Wait,
     /// Kill the processes of the program with SIGKILL, and wait until none is left.
     KillPrograms,
-    /// Kill the manager.
     KillManager,
-    /// Kill the keeper.
     KillKeeper,
     /// The launcher closes its copies of descriptors; the keeper ends.
     Close,
@@ -61,7 +53,6 @@ impl RunState {
         !self.finished && (self.failed || !self.manager)
     }
 
-    /// The next step.
     pub fn next(&self) -> Step {
         let is_keeper = self.by == Watcher::Keeper;
         if self.finished && !self.manager {

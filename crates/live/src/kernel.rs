@@ -31,9 +31,7 @@ pub enum Fail {
 pub enum Event {
     /// A thread waits at this page, which is missing or, if `protected`, write-protected.
     Fault {
-        /// The page.
         at: Va,
-        /// The reference is a write.
         write: bool,
         /// The page is present, and the thread writes to it.
         protected: bool,
@@ -54,7 +52,6 @@ pub enum Event {
 /// Memory of the program that has just been registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewRegion {
-    /// The pages.
     pub range: Range,
     /// The pages of the range that were touched before.
     pub present: Vec<Va>,
@@ -77,43 +74,22 @@ pub trait Kernel {
     fn discover(&mut self, known: &Regions, into: &mut Vec<NewRegion>);
     /// Place a new frame with this content at a missing page, and wake the threads that wait there. No
     /// device can have pinned the frame yet.
-    ///
-    /// # Errors
-    /// [`Fail`].
     fn place(&mut self, at: Va, content: &[u8], protect: bool) -> Result<(), Fail>;
     /// [`place`](Kernel::place) with a copy of the frame parked at `from`. The new frame is on `node`: fast
     /// memory, or the memory node of a mapped far tier.
-    ///
-    /// # Errors
-    /// [`Fail`].
     fn place_copy(&mut self, at: Va, from: Frame, protect: bool, node: NodeId) -> Result<(), Fail>;
     /// Copy the frame parked at `from` to a new frame on the far tier's memory node, at `to`, an empty place
-    /// of the parking area.
-    ///
-    /// # Errors
-    /// [`Fail`]; [`Fail::NoRoom`] if the node is full.
+    /// of the parking area. [`Fail::NoRoom`] if the node is full.
     fn copy_to_far_node(&mut self, from: Frame, to: Frame) -> Result<(), Fail>;
     /// Place new frames of zeros at up to `pages` missing pages from `at` on, and wake the threads that wait.
-    /// Returns the number of placed pages, at least one.
-    ///
-    /// # Errors
-    /// [`Fail`], if not even the first could be placed.
+    /// Returns the number of placed pages, at least one. [`Fail`] if the first could not be placed.
     fn place_zeros(&mut self, at: Va, pages: u64) -> Result<u64, Fail>;
     /// Move the page's frame to an empty place of the parking area, where neither program nor device can
     /// reach it. The next reference to the page is a fault.
-    ///
-    /// # Errors
-    /// [`Fail`]; [`Fail::Pinned`] also if the page is shared with a child or used for I/O.
     fn park(&mut self, at: Va, to: Frame) -> Result<(), Fail>;
     /// Move a parked frame to a missing page, writable, and wake the threads that wait there.
-    ///
-    /// # Errors
-    /// [`Fail`].
     fn restore(&mut self, from: Frame, at: Va) -> Result<(), Fail>;
     /// Write-protect a page, or let writes through and wake the threads that wait.
-    ///
-    /// # Errors
-    /// [`Fail`].
     fn protect(&mut self, at: Va, on: bool) -> Result<(), Fail>;
     /// Whether no change of mappings is in progress: all messages about past changes were read.
     fn is_quiet(&mut self) -> bool;
@@ -129,9 +105,6 @@ pub trait Kernel {
     /// Free the frames in `frames` places from `from` on. The places are empty afterwards.
     fn discard(&mut self, from: Frame, frames: u32);
     /// Place a frame with this content at a missing page of a child.
-    ///
-    /// # Errors
-    /// [`Fail`].
     fn copy_to_child(&mut self, child: Child, at: Va, content: &[u8]) -> Result<(), Fail>;
     /// Read all messages of a child. While one about its mappings is unread, no page can be copied to it.
     fn child_events(&mut self, child: Child, into: &mut Vec<Event>);

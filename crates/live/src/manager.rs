@@ -41,7 +41,6 @@ const BLOCKED_NS: u64 = 50_000;
 
 /// A policy in charge of a live memory.
 pub struct Manager<K> {
-    /// The memory.
     pub world: World<K>,
     policy: Box<dyn Policy>,
     /// Decides which threads sleep while their page is read from the far tier.
@@ -132,7 +131,7 @@ impl<K: Kernel> Manager<K> {
         self.world.kernel.discover(&self.regions, &mut found);
         let any = !found.is_empty();
         if !self.world.kernel.is_quiet() {
-            // The pages may have been moved there. They are found again once that message was read.
+            // An unread message may be about these pages. The next call finds them again.
             found.clear();
         }
         for NewRegion { range, present } in found {
@@ -221,8 +220,8 @@ impl<K: Kernel> Manager<K> {
         };
         let turn = match turn {
             Turn::Until(due) => {
-                let retry = self.world.kernel.now_ns() + BLOCKED_NS;
-                let lacking = if self.lacking.is_empty() { u64::MAX } else { retry };
+                let again = self.world.kernel.now_ns() + BLOCKED_NS;
+                let lacking = if self.lacking.is_empty() { u64::MAX } else { again };
                 Turn::Until(due.min(lacking).min(self.world.far.due()))
             }
             Turn::Busy => Turn::Busy,
@@ -230,7 +229,6 @@ impl<K: Kernel> Manager<K> {
         self.unless_broken(turn)
     }
 
-    /// `turn`, or why the program cannot go on.
     fn unless_broken(&self, turn: Turn) -> std::result::Result<Turn, String> {
         self.world.broken.clone().map_or(Ok(turn), Err)
     }
@@ -247,8 +245,8 @@ impl<K: Kernel> Manager<K> {
         }
     }
 
-    /// Whether a fault must wait until its page has been read from the far tier. If so, starts the read; the
-    /// fault is served when the page has arrived.
+    /// Whether a fault must wait until its page is read from the far tier. Starts the read; the fault is served
+    /// when the page has arrived.
     fn must_fetch(&mut self, page: Page, event: Event) -> std::result::Result<bool, Refused> {
         let Event::Fault { thread, .. } = event else { return Ok(false) };
         let Some(slot) =
@@ -356,7 +354,7 @@ impl<K: Kernel> Manager<K> {
     fn first_touch(&mut self, at: Va) -> std::result::Result<(), Refused> {
         let next = self.regions.end_of(at).map_or(1, |end| end.number() - at.number());
         let before = at.number().checked_sub(1).map(Va::new);
-        // A sequential access will need the next pages, a random one probably not.
+        // A sequential access will need the next pages; a random one would not.
         let is_sequential = before.is_some_and(|before| self.world.page_at(before).is_some());
         let max = if is_sequential { self.around.min(next) } else { 1 };
         let around = (1..max).find(|pages| self.world.is_known(at.plus(*pages))).unwrap_or(max);

@@ -1,9 +1,9 @@
 //! The page numbers by which a policy knows the program's pages.
 //!
-//! The address of a page has 36 bits, its number only 32, and a policy's tables are as long as the highest
-//! number. So an aligned group of 8 pages gets 8 consecutive numbers when its first page is used, and frees
-//! them when no page is used. With larger groups, a program with sparse accesses would run out of numbers;
-//! with smaller ones, the table of groups would be larger.
+//! A virtual page number has 36 bits, a policy's page number 32, and a policy's tables are as long as the
+//! highest number. So an aligned group of 8 pages gets 8 consecutive numbers when its first page is used, and
+//! frees them when none is. With larger groups, a program with sparse accesses would run out of numbers; with
+//! smaller ones, the table of groups would be larger.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,6 @@ impl Numbers {
         Self { groups: BTreeMap::new(), group_info: Vec::new(), free: Vec::new(), limit }
     }
 
-    /// Numbers are below this.
     pub(crate) fn limit(&self) -> u32 {
         self.limit
     }
@@ -97,7 +96,6 @@ impl Numbers {
         Some(Page::new(group * GROUP + offset))
     }
 
-    /// Release a number.
     pub(crate) fn release(&mut self, page: Page) {
         let group = page.number() / GROUP;
         let (key, held) = &mut self.group_info[group as usize];
@@ -119,7 +117,7 @@ mod tests {
 
     /// A tebibyte in which one page of each mebibyte is used.
     #[test]
-    fn pages_that_are_far_apart_take_a_group_each() {
+    fn pages_far_apart_take_a_group_each() {
         let pages = 1 << 20;
         let mut numbers = Numbers::new(GROUP * pages);
         for index in 0..u64::from(pages) {

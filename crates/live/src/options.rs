@@ -42,14 +42,12 @@ nearfar_schema::options! {
     }
 }
 
-/// The declaration of the command.
 pub const COMMAND: Command = Command {
     name: "run",
     options: RunOptions::specs,
     rows: &[("watch", column::to_json::<crate::watch::Row>)],
 };
 
-/// The policies of tiering.
 #[derive(Debug)]
 pub struct Policies;
 

@@ -89,14 +89,14 @@ impl Order {
     fn can_happen(&self, at: usize, known: &Regions) -> bool {
         let mut before = self.waiting[..at].iter();
         match self.waiting[at] {
-            // The previous pages of the destination have left before.
+            // After the destination's previous pages have left.
             Event::Remapped(range, to) => is_free(range.moved_to(to), known),
-            // Moves out of the range precede, except of pages that were first moved into it.
+            // After moves out of the range, except of pages that were first moved into it.
             Event::Unmapped(range) => !self.waiting.iter().any(|event| {
                 matches!(*event, Event::Remapped(from, _) if overlap(from, range)
                     && !self.waiting.iter().any(|event| moves_to(event, from)))
             }),
-            // It may concern pages from before a move into the range: the order received decides.
+            // Pages that were there before a move into the range may be meant: the order received decides.
             Event::Removed(range) => !before.any(|event| moves_to(event, range)),
             Event::Forked(_) => at == 0,
             Event::Fault { .. } => true,

@@ -13,9 +13,6 @@ use crate::shared::{self, Head};
 
 /// Called between fork and exec: the caller becomes the reaper, and its child returns to become the program.
 /// Both are killed when their parent ends. The reaper writes to the eventfd `bell` when the program ends.
-///
-/// # Errors
-/// Those of the system.
 pub(crate) fn split(head: &Head, bell: RawFd) -> io::Result<()> {
     // SAFETY: system calls that take numbers; a fork without libc's handlers, as the caller may be the copy
     // of a process with threads, and only makes system calls.

@@ -41,7 +41,6 @@ impl Regions {
         }
     }
 
-    /// Remove a range.
     pub fn remove(&mut self, range: Range) {
         let touched: Vec<_> = self
             .ranges

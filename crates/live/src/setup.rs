@@ -28,7 +28,6 @@ pub struct Setup {
     pub policy: String,
     /// The policy runs in the launcher ([`remote`](crate::remote)).
     pub remote: bool,
-    /// The policy's knobs.
     pub knobs: BTreeMap<String, String>,
     /// The launcher's process.
     pub launcher: u32,
@@ -87,7 +86,6 @@ impl Setup {
         Ok(setup)
     }
 
-    /// The policy's settings.
     pub fn settings(&self) -> Settings {
         Settings { values: self.knobs.clone(), ..Settings::default() }
     }

@@ -76,9 +76,7 @@ pub struct Snapshot {
     pub launcher: u32,
     /// Seconds since the run began.
     pub seconds: f64,
-    /// The policy.
     pub policy: String,
-    /// The far tier.
     pub far: String,
     /// Fast memory of each process.
     pub fast_bytes: u64,

@@ -148,7 +148,6 @@ impl<K: Kernel> World<K> {
         }
     }
 
-    /// The kernel.
     pub fn kernel(&self) -> &K {
         &self.kernel
     }

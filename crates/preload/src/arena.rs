@@ -36,7 +36,6 @@ impl State {
         Self { next: null_mut(), left: 0, length: 0, usable: 0, free: [null_mut(); CLASSES] };
 }
 
-/// The allocator.
 pub(crate) struct Arena {
     locked: AtomicBool,
     state: std::cell::UnsafeCell<State>,

@@ -29,10 +29,8 @@ fn publish_all(manager: &Manager<Linux>, block: &Block) {
     block.held_pages.store(manager.world.held_pages(), Ordering::Relaxed);
 }
 
-/// Serve the program until it has ended or called exec, and no process uses its memory.
-///
-/// # Errors
-/// Why the program must end.
+/// Serve the program until it has ended or called exec, and no process uses its memory. An error says why the
+/// program must end.
 pub(crate) fn manage(
     manager: &mut Manager<Linux>,
     mut owner: Owner,

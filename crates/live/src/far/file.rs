@@ -22,7 +22,6 @@ use crate::{PAGE, Slot};
 
 mod queue;
 
-/// The registry's entry.
 pub static TIER: TierEntry = TierEntry {
     what: "a file, read and written without the page cache, many pages at a time",
     argument: "PATH",

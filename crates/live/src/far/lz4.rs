@@ -8,7 +8,6 @@ use super::TierEntry;
 use super::pool::{Codec, Pool};
 use crate::PAGE;
 
-/// The registry's entry.
 pub static TIER: TierEntry = TierEntry {
     what: "a pool in memory, compressed by LZ4",
     argument: "",

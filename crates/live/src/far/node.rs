@@ -8,7 +8,6 @@ use nearfar_trace::{Error, Result};
 use super::{Far, Fault, TierEntry};
 use crate::{PAGE, Slot};
 
-/// The registry's entry.
 pub static TIER: TierEntry = TierEntry {
     what: "a memory node, whose pages the program accesses in place",
     argument: "N",
@@ -35,9 +34,6 @@ impl Far for Node {
 }
 
 /// The far tier's node, and the nodes of fast memory.
-///
-/// # Errors
-/// Those of [`Machine::check`].
 pub(crate) fn nodes(argument: &str) -> Result<(u32, Vec<u32>)> {
     let machine = Machine::read();
     let far = machine.check(argument, 0)?;

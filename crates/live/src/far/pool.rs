@@ -21,7 +21,6 @@ pub(super) trait Codec: Send {
     fn decompress(&mut self, bytes: &[u8], page: &mut [u8]) -> Option<()>;
 }
 
-/// The pool.
 pub(super) struct Pool<C> {
     codec: C,
     slots: Slots,

@@ -40,8 +40,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// # Errors
-    /// The kernel has no io_uring, or this process may not use it.
+    /// Fails if the kernel has no io_uring, or this process may not use it.
     pub(super) fn new() -> io::Result<Self> {
         let mut builder = IoUring::builder();
         // Completions are polled, so they need no interrupt.
@@ -51,7 +50,6 @@ impl Ring {
         Ok(Self { ring, buffers, in_flight: [false; REQUESTS], count: 0 })
     }
 
-    /// All buffers.
     pub(super) fn all() -> impl DoubleEndedIterator<Item = Buffer> {
         (0..REQUESTS as u16).map(Buffer)
     }
@@ -83,10 +81,7 @@ impl Ring {
     }
 
     /// Start to read the page at this offset of the file into the buffer. The file must stay open until the
-    /// request is complete.
-    ///
-    /// # Errors
-    /// The kernel accepts no requests; the ring is unusable.
+    /// request is complete. On an error, the ring is unusable.
     pub(super) fn read(&mut self, buffer: Buffer, file: &File, at: u64) -> io::Result<()> {
         let into = self.page_mut(buffer).as_mut_ptr();
         let read = opcode::Read::new(types::Fd(file.as_raw_fd()), into, PAGE as u32);
@@ -94,9 +89,6 @@ impl Ring {
     }
 
     /// Start to write the buffer to this offset of the file.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
     pub(super) fn write(&mut self, buffer: Buffer, file: &File, at: u64) -> io::Result<()> {
         let from = self.page(buffer).as_ptr();
         let write = opcode::Write::new(types::Fd(file.as_raw_fd()), from, PAGE as u32);
@@ -129,9 +121,6 @@ impl Ring {
     }
 
     /// Wait until a request is complete.
-    ///
-    /// # Errors
-    /// Those of the system.
     pub(super) fn wait(&self) -> io::Result<()> {
         uninterrupted(|| self.ring.submit_and_wait(1))
     }

@@ -10,7 +10,6 @@ use super::{Far, Fault, TierEntry};
 use crate::linux::owned;
 use crate::{PAGE, Slot};
 
-/// The registry's entry.
 pub static TIER: TierEntry = TierEntry {
     what: "shared memory, not compressed",
     argument: "",

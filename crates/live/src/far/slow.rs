@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 use super::{Arrival, Far, Fault, Fetch};
 use crate::Slot;
 
-/// A far tier with a minimum latency. Any number of pages can be pending.
+/// Any number of pages can be pending.
 pub struct Slow {
     far: Box<dyn Far>,
     min_ns: u64,

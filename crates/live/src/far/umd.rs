@@ -23,7 +23,6 @@ use super::{Arrival, Far, Fault, Fetch, TierEntry};
 use crate::linux::monotonic;
 use crate::{PAGE, Slot};
 
-/// The registry's entry.
 pub static TIER: TierEntry = TierEntry {
     what: "a simulated DRAM-interface SSD; its flash is a temporary file",
     argument: "MACHINE",
@@ -90,8 +89,7 @@ struct Service {
 }
 
 impl OnFlash {
-    /// # Errors
-    /// Input errors: no such machine, no flash, flash that is too small or has another page size.
+    /// Fails if the machine does not exist or has no flash of this size and page size.
     fn open(machine: &str, pages: u32) -> Result<Self> {
         let machine = Machine::load(machine, Path::new(""))?;
         let geometry = Geometry::new(&machine)?;

@@ -53,7 +53,6 @@ impl Mapping {
         Range::new(from, from.plus(self.pages))
     }
 
-    /// The last page.
     pub(super) fn last(&self) -> Va {
         Va::of(self.address()).plus(self.pages - 1)
     }

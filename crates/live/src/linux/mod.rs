@@ -140,7 +140,7 @@ impl Linux {
         }
     }
 
-    /// Use these threads to keep the processors of waiting threads busy.
+    /// Keep the processors of waiting threads busy with these threads.
     pub fn use_stand_ins(&mut self, threads: StandIns) {
         self.stand_ins = Some(threads);
     }

@@ -22,16 +22,11 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The calling process.
-    ///
-    /// # Errors
-    /// Those of `pidfd_open`.
     pub fn this_process() -> io::Result<Self> {
         let pid = std::process::id();
         Ok(Self { pid, process: process_of(pid)?, has_left: false })
     }
 
-    /// Its PID.
     pub fn pid(&self) -> u32 {
         self.pid
     }

@@ -18,7 +18,6 @@ const REGISTER_WP: u64 = 2;
 const COPY_WP: u64 = 2;
 const WP_ON: u64 = 1;
 
-/// Features.
 pub(super) mod feature {
     pub(crate) const PAGEFAULT_FLAG_WP: u64 = 1;
     pub(crate) const EVENT_FORK: u64 = 1 << 1;
@@ -35,7 +34,7 @@ pub(super) mod feature {
 pub(super) struct Message {
     pub(super) event: u8,
     reserved: [u8; 7],
-    /// Arguments, whose meaning depends on the event.
+    /// Their meaning depends on the event.
     pub(super) arguments: [u64; 3],
 }
 
@@ -50,7 +49,6 @@ impl Message {
     pub(super) const WP: u64 = 2;
 }
 
-/// A userfaultfd.
 #[derive(Debug)]
 pub(super) struct Uffd(OwnedFd);
 
@@ -61,7 +59,6 @@ impl AsRawFd for Uffd {
 }
 
 impl Uffd {
-    /// Open one with these features.
     pub(super) fn open(features: u64) -> io::Result<Self> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         // SAFETY: a system call that takes a number.

@@ -132,7 +132,6 @@ fields! {
 
 /// A message with a reply.
 pub(super) trait Call {
-    /// The reply.
     type Reply: Wire;
     /// Write the tag and the fields.
     fn put(&self, into: &mut Vec<u8>);

@@ -25,9 +25,6 @@ impl AsRawFd for Socket {
 
 impl Socket {
     /// Both ends of a new socket.
-    ///
-    /// # Errors
-    /// Those of the system.
     pub fn pair() -> io::Result<(Self, Self)> {
         let mut ends = [0; 2];
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
@@ -40,9 +37,6 @@ impl Socket {
     }
 
     /// A duplicate, which keeps this end open or can shut it down.
-    ///
-    /// # Errors
-    /// Those of the system.
     pub fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }

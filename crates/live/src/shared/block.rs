@@ -76,12 +76,10 @@ pub struct Block {
 }
 
 impl Block {
-    /// The current state.
     pub fn state(&self) -> State {
         State::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Set the state.
     pub fn set_state(&self, state: State) {
         self.state.store(state as u32, Ordering::Release);
     }
@@ -116,7 +114,6 @@ impl Block {
         }
     }
 
-    /// The reason of the failure.
     pub fn why(&self) -> String {
         self.why.get()
     }
@@ -126,30 +123,26 @@ impl Block {
         self.heartbeat.store(monotonic(), Ordering::Relaxed);
     }
 
-    /// Record a heartbeat, and whether the manager waits for its policy in the launcher.
+    /// Record a heartbeat, and whether the manager waits for its policy.
     pub fn set_waits(&self, waits: bool) {
         self.beat();
         self.waits.store(waits.into(), Ordering::Relaxed);
     }
 
-    /// Whether the manager waits for its policy.
     pub fn waits(&self) -> bool {
         self.waits.load(Ordering::Relaxed) != 0
     }
 
-    /// Publish the counters.
     pub fn publish(&self, counters: &Counters) {
         for (word, number) in self.counters.iter().zip(counters.numbers()) {
             word.store(number, Ordering::Relaxed);
         }
     }
 
-    /// Current fast pages, far pages and shadows, pages of the window, bytes of the far tier.
     pub fn used(&self) -> [u64; 4] {
         std::array::from_fn(|i| self.used[i].load(Ordering::Relaxed))
     }
 
-    /// The published counters.
     pub fn counters(&self) -> Counters {
         read_counters(&self.counters)
     }

@@ -67,9 +67,6 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     /// A new file, and its descriptor.
-    ///
-    /// # Errors
-    /// Those of the system.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = fs::memfd_create(c"nearfar-run", flags)?;
@@ -126,7 +123,6 @@ impl Shared {
         self.inode
     }
 
-    /// The run as a whole.
     pub fn head(&self) -> &Head {
         // SAFETY: the mapping begins with it; all of it is atomic, and any bytes are valid.
         unsafe { self.start.as_ref() }
@@ -140,7 +136,6 @@ impl Shared {
         head.setup.set(&(setup.to_text() + "\n"));
     }
 
-    /// All blocks.
     pub fn blocks(&self) -> &[Block] {
         // SAFETY: they follow the head in the mapping; all of a block is atomic, and any bytes are valid.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(1).cast(), BLOCKS) }

@@ -28,10 +28,7 @@ pub(super) struct HangDetector {
 }
 
 impl HangDetector {
-    /// Check the thread of a block now.
-    ///
-    /// # Errors
-    /// It hangs.
+    /// Check the thread of a block now. An error says that it hangs.
     pub(super) fn check(
         &mut self,
         thread: &ThreadStat,
@@ -57,7 +54,7 @@ impl HangDetector {
                 // It waits in the kernel for a disk or a long change of mappings.
                 'D' | 'T' | 't' => {}
                 _ if thread.in_transfer => {}
-                // At most two checks: the launcher may have been without a processor as well.
+                // At most two intervals: the launcher may have been without a processor as well.
                 _ => self.time += since.min(2 * POLL),
             }
             (self.checked, self.used) = (now, thread.used);

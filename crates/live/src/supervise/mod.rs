@@ -203,10 +203,7 @@ impl Supervisor {
         why
     }
 
-    /// Check one process.
-    ///
-    /// # Errors
-    /// Why the run must be killed.
+    /// Check one process. An error says why the run must be killed.
     fn check(&mut self, index: usize, pid: u32) -> std::result::Result<(), String> {
         let block = &self.shared.blocks()[index];
         let image = self.images.entry(index).or_default();
@@ -324,7 +321,7 @@ mod tests {
     use super::*;
     use crate::Counters;
 
-    /// A supervisor of a run whose program and manager are this process.
+    /// This process is the program and its manager.
     fn supervisor() -> Supervisor {
         let (shared, _) = Shared::create().unwrap();
         let pid = std::process::id();

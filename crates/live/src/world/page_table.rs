@@ -144,7 +144,7 @@ impl PageTable {
 
     // --- transitions
 
-    /// Map a new page in the program's fast memory.
+    /// Map a new resident page on the fast node.
     pub(super) fn map(&mut self, page: Page) {
         self.states[page.index()] = Location::Resident as u16;
     }

@@ -5,7 +5,6 @@ use nearfar_kernel::tiering::{Next, Page, Thread, Time};
 use super::World;
 use crate::Kernel;
 
-/// A thread of the policy.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) thread: Thread,
@@ -16,7 +15,6 @@ pub(crate) struct Worker {
     rest: Time,
 }
 
-/// The threads of the policy.
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
     pub(crate) all: Vec<Worker>,
