@@ -245,8 +245,8 @@ impl<K: Kernel> Manager<K> {
         }
     }
 
-    /// Whether a fault must wait until its page is read from the far tier. Starts the read; the fault is served
-    /// when the page has arrived.
+    /// Whether a fault must wait until its page is read from the far tier. Starts the read; the fault is
+    /// served when the page has arrived.
     fn must_fetch(&mut self, page: Page, event: Event) -> std::result::Result<bool, Refused> {
         let Event::Fault { thread, .. } = event else { return Ok(false) };
         let Some(slot) =
