@@ -22,10 +22,10 @@ $(VENV)/.engine: $(VENV)/.packages $(RUST_SOURCES)
 PLUGIN := python/nearfar/_plugin/libnearfar_qemu_plugin.so
 PLUGIN_SOURCES := $(wildcard capture/qemu-plugin/src/*.rs) capture/qemu-plugin/Cargo.toml capture/qemu-plugin/Cargo.lock crates/capture/src/layout.rs $(wildcard crates/capture/src/layout/*.rs)
 
-# Where the sources and crates lie on this machine is nothing that a wheel should hold.
+# A wheel must not contain paths of this machine.
 REMAPPED := --remap-path-prefix=$(CURDIR)=/nearfar --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo
 
-# By its own profile, whoever asks for it: a wheel takes the plugin that is there.
+# Always with the plugin's own profile, as a wheel contains the plugin that was built last.
 PLUGIN_BUILD := env -u CARGO_PROFILE_RELEASE_LTO -u CARGO_PROFILE_RELEASE_CODEGEN_UNITS CARGO_INCREMENTAL=0 RUSTFLAGS="$(REMAPPED)"
 
 $(PLUGIN): $(PLUGIN_SOURCES)
@@ -52,12 +52,12 @@ $(LIVE): $(VENV)/.engine
 .PHONY: live
 live: $(LIVE) ## Library for nearfar run
 
-# Clippy and the tests: the engine's profile, with assertions in the workspace's crates. Dependencies
+# Clippy and the tests use the engine's profile, with assertions in the workspace's crates. Dependencies
 # keep the engine's profile, so they are compiled once.
 CHECKED := --release --config profile.release.debug-assertions=true --config profile.release.overflow-checks=true \
   --config 'profile.release.package."*".debug-assertions=false' --config 'profile.release.package."*".overflow-checks=false'
 
-# Two targets at once: each alone leaves processors idle. Not if `make -j` was given.
+# Two targets at once, as each alone leaves processors idle; the user's own `make -j` is kept.
 AT_ONCE = @$(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j2)
 
 .PHONY: env
@@ -119,11 +119,11 @@ test-rust:
 test-python:
 	$(STEP) 'Python tests' $(PYTEST)
 
-# Without the bench, and so without the checked libraries that it alone needs.
+# Without the bench, and so without compiling libraries that only the bench needs.
 RUST_TESTS := cargo test $(CHECKED) --locked --workspace --exclude nearfar-bench --quiet
 
-# Some tests wait, so one process more than processors; at most four, for their memory. Tests start
-# nearfar a thousand times, so modules are compiled once, even where containers forbid it.
+# Some tests wait, so one process more than processors; at most four, to limit memory. Tests start nearfar
+# a thousand times, so Python modules are compiled once, even if the container forbids that.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4))) --dist loadgroup
 
 .PHONY: test-long
@@ -206,7 +206,7 @@ lock: ## Versions and hashes of the Python packages for development (requirement
 
 LOCKED := uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 
-# What is measured or given away is optimised across crates; `make env` and `make test` are built sooner.
+# Optimise across crates what is measured or distributed; `make env` and `make test` build faster without.
 bench wheel same-wheel: export CARGO_PROFILE_RELEASE_LTO := thin
 bench wheel same-wheel: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS := 4
 # Two builds of the same sources give the same bytes.

@@ -1,6 +1,6 @@
-"""Sphinx: the pages of the repository as they are, and those that ``reference.py`` makes.
+"""Sphinx's configuration: the repository's pages, and those that ``reference.py`` generates.
 
-``make docs`` builds them; the source folder is the repository, so that its links hold.
+``make site`` builds them. The source folder is the repository, so that relative links work.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ html_theme = "furo"
 html_title = f"nearfar {__version__}"
 html_show_sphinx = False
 html_last_updated_fmt = None
-# Headings get the anchors that forges give them, which the pages link to.
+# Headings get the same anchors as on GitHub, which the pages link to.
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
 highlight_language = "none"
@@ -42,10 +42,10 @@ autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-# Types of other projects are named, not linked: the site is built without a network.
+# Types of other projects are not linked, as the site is built without a network.
 nitpicky = False
 
-#: What the pages are about, in the order of the contents.
+#: The pages of each section, in the order of the table of contents.
 CONTENTS = {
     "Start": ["docs/start", "docs/tours", "docs/shell"],
     "Studies": ["docs/size", "docs/watch", "docs/paging", "docs/advise", "docs/thp", "docs/devices",
@@ -62,9 +62,9 @@ CONTENTS = {
 
 
 def contents(_: Any, name: str, source: list[str]) -> None:
-    """The contents, at the end of the first page and of the page of modules, seen at the side.
+    """Add the table of contents, which the side bar shows, to the first page and that of modules.
 
-    They are not written in the pages themselves, which are read on their own as well.
+    The files do not contain it, as they are also read without Sphinx.
     """
     if name == root_doc:
         known = {entry for entries in CONTENTS.values() for entry in entries}
@@ -78,26 +78,26 @@ def contents(_: Any, name: str, source: list[str]) -> None:
 
 
 def tables(_: Any, name: str, source: list[str]) -> None:
-    """What is declared, as tables: the pages of the repository only have marks."""
+    """Replace markers such as ``<!-- declared: columns run -->`` by tables."""
     if "<!-- declared: " in source[0]:
         source[0] = declared.with_tables(source[0], declared.schema())
 
 
 def toctree(entries: list[str], caption: str) -> str:
-    """Contents that only the side bar shows."""
+    """A table of contents that only the side bar shows."""
     options = ":hidden:\n" + (f":caption: {caption}\n" if caption else "")
     return "\n```{toctree}\n" + options + "\n" + "\n".join(entries) + "\n```\n"
 
 
 def first_page(app: Any, failed: Exception | None) -> None:
-    """The address of the folder leads to the first page."""
+    """Redirect the address of the folder to the first page."""
     if failed is None and app.builder.name == "html":
         text = '<!doctype html><meta http-equiv="refresh" content="0; url=README.html">\n'
         (Path(app.outdir) / "index.html").write_text(text, encoding="utf-8")
 
 
 def setup(app: Any) -> None:
-    """Write the pages that are made; hook into Sphinx."""
+    """Write the generated pages, and register the functions above with Sphinx."""
     reference.write(ROOT / "build" / "reference")
     app.connect("source-read", contents)
     app.connect("source-read", tables)

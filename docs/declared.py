@@ -1,7 +1,7 @@
-"""What the engine declares, as Python source (`make declared`) and as tables of the site.
+"""Writes what the engine declares as Python source (`make declared`) and as tables of the site.
 
-Everything is made of one JSON text, ``nearfar._engine.schema()``, and of :data:`IN_PYTHON`, the
-declarations of commands whose home is Python:
+The sources are one JSON text, ``nearfar._engine.schema()``, and the declarations in Python
+(:data:`IN_PYTHON`). The results are:
 
 * ``python/nearfar/declared.json`` and ``declared.pyi``: options and rows of all commands, as data
   and as types (:mod:`nearfar.declared`);
@@ -11,7 +11,7 @@ declarations of commands whose home is Python:
   ``conform`` (what ``make conform`` knows to differ), ``learnt``, ``found STUDY [PAPER]``,
   ``vms STUDY`` (of the papers, ``docs/learnt.py``).
 
-``tests/test_declared.py`` fails when running this again would change a file.
+``tests/test_declared.py`` fails if a generated file is out of date.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from nearfar.declared import module_name, table_names
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "python" / "nearfar" / "declared.py"
 
-#: Modules that hold ``TABLES`` where rows are declared and, unless the engine reads the options,
-#: ``OPTIONS``, by command.
+#: For each command with declarations in Python, the module with its ``TABLES`` (of rows) and,
+#: unless the engine reads the options, its ``OPTIONS``.
 IN_PYTHON = {
     "advise": "nearfar.advise.options",
     "apply": "nearfar.apply.options",
@@ -54,7 +54,7 @@ IN_PYTHON = {
     "workload": "nearfar.workload",
 }
 
-#: Modules below ``bench`` that hold ``TABLES`` of what a case recorded, by case.
+#: For each case of the bench with a record, the module below ``bench`` with its ``TABLES``.
 RECORDS = {
     "kernel-faults": "kernel_tables",
     "mglru-guest": "cases.mglru_guest",
@@ -89,15 +89,15 @@ def module_name(command: str) -> str: ...
 def table_names(table: str) -> tuple[str, str]: ...
 """
 
-#: Types of Arrow in Python.
+#: The Python type of each Arrow type.
 _PYTHON = {"bool": "bool", "double": "float", "int64": "int", "string": "str"}
 
-_MARKED = re.compile(r"<!-- declared: ([^>]+?) -->\n")
+_MARKER = re.compile(r"<!-- declared: ([^>]+?) -->\n")
 
 
 @functools.cache
 def schema() -> dict[str, Any]:
-    """What is declared: by the engine, and in Python in the same form."""
+    """All declarations: those of the engine, and those in Python in the same form."""
     from nearfar import _engine
 
     found: dict[str, Any] = json.loads(_engine.schema())
@@ -126,7 +126,7 @@ def _in_python(module: ModuleType) -> dict[str, Any]:
 
 
 def tiering_policies() -> list[dict[str, Any]]:
-    """What the registry of tiering policies holds."""
+    """The entries of the registry of tiering policies."""
     from nearfar import _engine
 
     found: list[dict[str, Any]] = json.loads(_engine.tiering_policies())
@@ -134,7 +134,7 @@ def tiering_policies() -> list[dict[str, Any]]:
 
 
 def as_json(declared: dict[str, Any]) -> str:
-    """What :mod:`nearfar.declared` reads: one option or column in a line, without what is usual."""
+    """The JSON of :mod:`nearfar.declared`: one option or column in a line, without defaults."""
     commands = []
     for command, one in declared["commands"].items():
         tables = []
@@ -163,12 +163,12 @@ def _lines(values: Iterable[Any]) -> str:
 
 
 def _given(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """These values, but those that are empty or the usual ones."""
-    usual = {"open": True, "recorded": True, "required": False, "argument": False}
+    """The values of these names, without empty ones and defaults."""
+    defaults = {"open": True, "recorded": True, "required": False, "argument": False}
     return {
         name: values[name]
         for name in names
-        if values[name] != usual.get(name) and values[name] not in (None, "", [], ())
+        if values[name] != defaults.get(name) and values[name] not in (None, "", [], ())
     }
 
 
@@ -185,12 +185,12 @@ def _column(column: dict[str, Any]) -> dict[str, Any]:
 
 
 def stub(declared: dict[str, Any]) -> str:
-    """The types, as a stub that ruff formats."""
+    """The stub with the types, formatted."""
     parts = [_STUB, "class names:"]
     parts += [f"    {name.upper()}: _Names" for name in declared["registries"]]
     for command, one in declared["commands"].items():
         parts.append(f"class {module_name(command)}:")
-        # What must be given is a parameter of the function's own.
+        # Required options and arguments are parameters of the function itself.
         given = [
             option for option in one["options"] if not option["required"] and not option["argument"]
         ]
@@ -206,7 +206,7 @@ def stub(declared: dict[str, Any]) -> str:
                 for column in table["columns"]
             }
             if any(map(keyword.iskeyword, types)):
-                # A word of the language is no name in a class.
+                # A keyword cannot be an attribute of a class.
                 cells = ", ".join(f"{name!r}: {type_}" for name, type_ in types.items())
                 parts.append(f'    {row} = TypedDict("{row}", {{{cells}}})')
             else:
@@ -217,7 +217,7 @@ def stub(declared: dict[str, Any]) -> str:
 
 
 def _formatted(text: str) -> str:
-    """Formatted, imports in order, long texts cut."""
+    """Format with ruff: sort imports, remove unused ones, wrap lines."""
     ruff = Path(sys.executable).with_name("ruff")
     for command in (["check", "--fix", "--quiet", "--select", "I,F401"], ["format", "--quiet"]):
         text = subprocess.run(
@@ -239,12 +239,12 @@ def _formatted(text: str) -> str:
 
 
 def with_tables(text: str, declared: dict[str, Any]) -> str:
-    """The text of a page, with a table in place of each mark."""
-    return _MARKED.sub(lambda mark: table(mark[1], declared), text)
+    """The text of a page, with a table in place of each marker."""
+    return _MARKER.sub(lambda marker: table(marker[1], declared), text)
 
 
 def table(what: str, declared: dict[str, Any]) -> str:
-    """A table of the docs, as Markdown."""
+    """The Markdown table that the marker ``what`` names."""
     kind, _, name = what.partition(" ")
     if kind == "options":
         lines = ["| option | default | |", "|---|---|---|"]
@@ -307,7 +307,7 @@ def _cell(text: str) -> str:
 
 
 def files(declared: dict[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Every file that is made, with what belongs in it."""
+    """Every generated file, with its content."""
     yield SOURCE.with_suffix(".json"), as_json(declared)
     yield SOURCE.with_suffix(".pyi"), stub(declared)
 

@@ -1,12 +1,12 @@
-"""What was learnt of the five papers: their rows, recorded, and what the page says of them.
+"""Results for the five papers: records the rows, and makes tables of them for the site.
 
-``docs/found.json`` holds the rows of whole runs, by study; ``docs/reproduce.md`` begins with what
-is made of them here (``make declared``). To record a study again::
+``docs/found.json`` has the rows of whole runs, by study, as ``nearfar reproduce --all`` gives them.
+To record a study again::
 
     .venv/bin/python docs/learnt.py numa paging ssd tiering
 
-They are those of ``nearfar reproduce --all``. ``docs/found-vm.json`` holds the rows of virtual
-machines, by study; to record these from captures in a folder::
+``docs/found-vm.json`` has the rows for captures of whole virtual machines, by study. To record
+them from the captures in a folder::
 
     .venv/bin/python docs/learnt.py --vm FOLDER paging ssd
 """
@@ -21,26 +21,26 @@ from typing import Any, Final
 
 FOUND: Final = Path(__file__).with_name("found.json")
 IN_VMS: Final = FOUND.with_name("found-vm.json")
-#: What of a row is recorded.
+#: The recorded keys of a row.
 KEYS: Final = ("paper", "item", "published", "ours", "unit", "tolerance", "holds", "input")
 
 Row = dict[str, Any]
 
 
 def recorded(file: Path = FOUND) -> dict[str, list[Row]]:
-    """The rows of each study."""
+    """The recorded rows of each study."""
     found: dict[str, list[Row]] = json.loads(file.read_text(encoding="utf-8"))
     return found
 
 
 def kept(rows: Sequence[Any]) -> list[Row]:
-    """The rows as they are recorded."""
+    """The rows, reduced to the recorded keys."""
     return [{key: row[key] for key in KEYS} for row in rows]
 
 
 def summary() -> str:
-    """A table of counts, then the statements of each paper that stand, that do not, that cannot
-    be judged."""
+    """A table of counts; then the statements of each paper: those that stand, that do not, and that
+    cannot be judged."""
     from nearfar.papers import SYSTEMS, label
     from nearfar.report.reproduce import value, verdict
 
@@ -48,22 +48,22 @@ def summary() -> str:
     lines = ["| paper | stand | do not | cannot be judged |", "|---|---|---|---|"]
     parts = []
     for paper in sorted(SYSTEMS):
-        by: dict[str, list[Row]] = {"yes": [], "NO": [], "input": []}
+        by_verdict: dict[str, list[Row]] = {"yes": [], "NO": [], "input": []}
         for row in rows:
             if row["paper"] == paper:
-                by[verdict(row)].append(row)
-        counts = " | ".join(str(len(by[word])) for word in by)
+                by_verdict[verdict(row)].append(row)
+        counts = " | ".join(str(len(rows_of)) for rows_of in by_verdict.values())
         lines.append(f"| {label(paper)} | {counts} |")
-        said = [f"**{label(paper)}**\n"]
-        if by["yes"]:
-            said.append(f"* Stand: {'; '.join(_item(row) for row in by['yes'])}.")
-        if by["NO"]:
-            wrong = (f"{_item(row)} (ours {value(row['ours'])} {row['unit']})" for row in by["NO"])
-            said.append(f"* Do not: {'; '.join(wrong)}.")
-        if by["input"]:
-            inputs = (f"{_item(row)} (`{row['input']}`)" for row in by["input"])
-            said.append(f"* Put in, so not judged: {'; '.join(inputs)}.")
-        parts.append("\n".join(said))
+        part = [f"**{label(paper)}**\n"]
+        if held := by_verdict["yes"]:
+            part.append(f"* Stand: {'; '.join(map(_item, held))}.")
+        if failed := by_verdict["NO"]:
+            wrong = (f"{_item(row)} (ours {value(row['ours'])} {row['unit']})" for row in failed)
+            part.append(f"* Do not: {'; '.join(wrong)}.")
+        if unjudged := by_verdict["input"]:
+            inputs = (f"{_item(row)} (`{row['input']}`)" for row in unjudged)
+            part.append(f"* Put in, so not judged: {'; '.join(inputs)}.")
+        parts.append("\n".join(part))
     return "\n\n".join(["\n".join(lines), *parts]) + "\n"
 
 
@@ -87,23 +87,23 @@ def table(what: str) -> str:
 
 
 def in_vms(study: str) -> str:
-    """The rows that are judged otherwise if the whole virtual machine is captured, and the numbers
-    that are not judged."""
+    """The rows whose verdict differs if the whole virtual machine is captured, and those without a
+    verdict whose number differs."""
     from nearfar.papers import label
     from nearfar.report.reproduce import value, verdict
 
     lines = ["| paper | statement | unit | program | virtual machine | holds |", "|---" * 6 + "|"]
-    for row, own in zip(recorded()[study], recorded(IN_VMS)[study], strict=True):
-        if row["holds"] != own["holds"] or row["holds"] is None and row["ours"] != own["ours"]:
-            holds = f"{verdict(row)}, {verdict(own)}".replace("NO", "**no**")
+    for row, vm in zip(recorded()[study], recorded(IN_VMS)[study], strict=True):
+        if row["holds"] != vm["holds"] or row["holds"] is None and row["ours"] != vm["ours"]:
+            holds = f"{verdict(row)}, {verdict(vm)}".replace("NO", "**no**")
             cells = [label(row["paper"]), row["item"], row["unit"], value(row["ours"])]
-            cells += [value(own["ours"]), holds]
+            cells += [value(vm["ours"]), holds]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
 def _item(row: Row) -> str:
-    """What is stated, and where; with the number, where there is one."""
+    """A row's statement, its number if it has one, and its place in the paper."""
     from nearfar.report.reproduce import value
 
     place, _, says = row["item"].partition(": ")
@@ -112,7 +112,7 @@ def _item(row: Row) -> str:
 
 
 def main(words: Sequence[str]) -> None:
-    """Record the studies that are named."""
+    """Record the named studies."""
     from nearfar.declared import reproduce as declared
     from nearfar.reproduce import rows
 

@@ -1,4 +1,4 @@
-"""Makes docs/picture.png: the page of the demonstration's server, as Chromium shows it.
+"""Makes docs/picture.png: a screenshot of the report of the Redis server of `make demo`.
 
 Run it in the repository after `make demo`: `.venv/bin/python docs/make_picture.py`. It needs the
 Debian package `chromium`.
@@ -18,7 +18,7 @@ from nearfar.report import report
 ROOT = Path(__file__).resolve().parents[1]
 STUDY = ROOT / "out" / "demo" / "redis-benchmark.run"
 PICTURE = Path(__file__).with_name("picture.png")
-#: Bytes that a picture on a front page may take.
+#: Maximum size of the picture.
 MAX_BYTES = 300_000
 
 

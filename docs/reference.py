@@ -1,4 +1,4 @@
-"""Writes the pages of the documentation's site that are made from the program itself.
+"""Writes the pages of the site that are generated from the program itself.
 
 ``docs/conf.py`` calls :func:`write` before Sphinx reads any page: commands (from what ``--help`` is
 made of), the machine file (from its JSON Schema), the papers' numbers beside ours (from ``nearfar
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Parts of the package that have no page: what is behind another page, or a command.
+#: Modules without a page of their own: commands, and parts of a module that has a page.
 NOT_API = ("nearfar.cli", "nearfar.report", "nearfar.reproduce.", "nearfar.emit.")
 
 
 def write(folder: Path) -> list[Path]:
-    """Write every page to ``folder``; their paths, the order of the site's contents."""
+    """Write every page to ``folder``. Returns their paths."""
     from nearfar.cli._reference import write_markdown
 
     pages = {
@@ -35,7 +35,7 @@ def write(folder: Path) -> list[Path]:
     for name, text in pages.items():
         path = folder / f"{name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Sphinx reads again what is newer than its last reading.
+        # Sphinx reads a page again if the file is newer.
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
         written.append(path)
@@ -46,7 +46,7 @@ def write(folder: Path) -> list[Path]:
 
 
 def machine_file() -> str:
-    """Every section and key of a machine file, from the schema that its reader gives."""
+    """Every section and key of a machine file, from the JSON Schema of its reader."""
     from nearfar import machine
 
     schema = machine.schema()
@@ -65,7 +65,7 @@ def machine_file() -> str:
 
 
 def sections(path: str, node: dict[str, Any], defs: dict[str, Any]) -> Iterator[str]:
-    """A section and those in it: heading, what it is, its keys as a table."""
+    """A section and its subsections: heading, description, table of keys."""
     resolved = resolve(node, defs)
     if "additionalProperties" in resolved and isinstance(resolved["additionalProperties"], dict):
         yield from sections(
@@ -90,7 +90,7 @@ def sections(path: str, node: dict[str, Any], defs: dict[str, Any]) -> Iterator[
             continue
         need = "yes" if key in resolved.get("required", []) else ""
         rows.append(f"| `{key}` | {kind(shape, defs)} | {need} | {cell(value['description'])} |")
-        # The tables of a list have keys; they get a section.
+        # The keys of tables in a list get a section of their own.
         written = resolve(shape.get("properties", {}).get("value", {}), defs)
         items = resolve(written.get("items", {}), defs)
         if "properties" in items:
@@ -102,7 +102,7 @@ def sections(path: str, node: dict[str, Any], defs: dict[str, Any]) -> Iterator[
 
 
 def resolve(node: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
-    """What a node refers to; of a value or nothing, the value."""
+    """Follow references; of a nullable type, return the type without null."""
     for choice in node.get("anyOf", ()):
         if choice.get("type") != "null":
             return resolve(choice, defs)
@@ -112,7 +112,7 @@ def resolve(node: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
 
 
 def kind(shape: dict[str, Any], defs: dict[str, Any]) -> str:
-    """How a value is written."""
+    """How a value is written, for the table of keys."""
     if "properties" in shape:
         shape = resolve(shape["properties"]["value"], defs)
     if "examples" in shape:
@@ -120,7 +120,7 @@ def kind(shape: dict[str, Any], defs: dict[str, Any]) -> str:
         listed = f", in {units[1].replace('|', ', ')}" if units else ""
         return f'text such as `"{shape["examples"][0]}"`{listed}'
     if "oneOf" in shape:
-        # Words, or sections of one key.
+        # Alternatives: words, or sections with one key.
         words = [
             one["const"] if "const" in one else [*one["properties"]][0] for one in shape["oneOf"]
         ]
@@ -139,8 +139,8 @@ def cell(text: str) -> str:
 # --- the papers' numbers
 
 
-def validation(kept: Path) -> str:
-    """Every published number and statement beside ours; results are kept for the next time."""
+def validation(cache: Path) -> str:
+    """Every published number and statement beside ours. Results are cached in ``cache``."""
     from nearfar import reproduce
     from nearfar.papers import label
     from nearfar.report.reproduce import summary, value, verdict
@@ -153,7 +153,7 @@ def validation(kept: Path) -> str:
         "([reproduce.md](../../docs/reproduce.md)).",
     ]
     for study in reproduce.names():
-        found = reproduced(study, kept)
+        found = reproduced(study, cache)
         parts += [f"## {study}", summary(reproduce.Reproduced(found["rows"], found["run"]))]
         rows = [
             "| " + " | ".join([
@@ -169,24 +169,24 @@ def validation(kept: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def reproduced(study: str, kept: Path) -> dict[str, Any]:
-    """The result of a study; from ``kept`` if nothing that it is made of has changed since."""
+def reproduced(study: str, cache: Path) -> dict[str, Any]:
+    """The result of a study; from ``cache`` if none of its inputs has changed since."""
     from nearfar.reproduce import reproduce
 
     key = hashlib.sha256()
-    used = [*ROOT.glob("papers/**/*.toml"), *ROOT.glob("python/nearfar/*.py")]
-    used += [*ROOT.glob("python/nearfar/reproduce/*.py"), *ROOT.glob("python/nearfar/numa/*.py")]
-    used += [
+    inputs = [*ROOT.glob("papers/**/*.toml"), *ROOT.glob("python/nearfar/*.py")]
+    inputs += [*ROOT.glob("python/nearfar/reproduce/*.py"), *ROOT.glob("python/nearfar/numa/*.py")]
+    inputs += [
         *ROOT.glob("python/nearfar/_engine*.so"),
         *ROOT.glob("tests/data/captures/**/*.parquet"),
     ]
-    for path in sorted(used):
+    for path in sorted(inputs):
         key.update(hashlib.sha256(path.read_bytes()).digest())
-    path = kept / f"{study}-{key.hexdigest()[:16]}.json"
+    path = cache / f"{study}-{key.hexdigest()[:16]}.json"
     if not path.is_file():
         text = reproduce(study).to_json()
-        kept.mkdir(parents=True, exist_ok=True)
-        for old in kept.glob(f"{study}-*.json"):
+        cache.mkdir(parents=True, exist_ok=True)
+        for old in cache.glob(f"{study}-*.json"):
             old.unlink()
         path.write_text(text, encoding="utf-8")
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -218,7 +218,7 @@ LEAD = (
 
 
 def python() -> str:
-    """The page over the modules."""
+    """The page that lists the modules."""
     import importlib
 
     rows = []

@@ -1,6 +1,6 @@
-// Breadth-first search and PageRank over a graph whose edges are drawn at random: the two kernels
-// that most graph benchmarks begin with. `make demo` compiles and captures it; the page size
-// matters to it, since each edge leads to another part of the memory.
+// Breadth-first search and PageRank over a graph with random edges: the two kernels that most graph
+// benchmarks begin with. `make demo` compiles and captures the program. Page size matters to it, as
+// each edge leads to a random place in memory.
 //
 //     cc -O2 -g -o graph graph.c && ./graph 19 4
 //
@@ -12,8 +12,8 @@
 
 struct graph {
     uint32_t vertices;
-    uint32_t *first;  // of each vertex, where its edges begin; and, last, where all end
-    uint32_t *target; // of each edge
+    uint32_t *first;  // index of each vertex's first edge; then the number of edges
+    uint32_t *target; // vertex to which each edge leads
 };
 
 static uint64_t state = 1;
@@ -47,12 +47,12 @@ struct graph build(unsigned scale, uint32_t degree) {
     return g;
 }
 
-// Gives how many vertices can be reached from vertex 0.
+// Returns the number of vertices that can be reached from vertex 0.
 uint32_t breadth_first(const struct graph *g) {
     uint32_t *distance = room(g->vertices, sizeof *distance);
     uint32_t *queue = room(g->vertices, sizeof *queue);
     uint32_t head = 0, tail = 0;
-    distance[0] = 1;
+    distance[0] = 1; // 0: not reached
     queue[tail++] = 0;
     while (head < tail) {
         uint32_t v = queue[head++];
@@ -69,7 +69,7 @@ uint32_t breadth_first(const struct graph *g) {
     return tail;
 }
 
-// Gives the largest rank after some rounds. Ranks are pulled along the edges.
+// Returns the largest rank after `rounds` rounds. Each vertex pulls ranks along its edges.
 double page_rank(const struct graph *g, int rounds) {
     double *rank = room(g->vertices, sizeof *rank);
     double *share = room(g->vertices, sizeof *share);

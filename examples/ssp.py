@@ -1,4 +1,4 @@
-"""Selective Shadow Paging (paper 003) as a policy in Python, against the one in Rust.
+"""Selective Shadow Paging (paper 003) as a policy in Python, compared with the one in Rust.
 
 A page keeps a shadow when it is promoted, unless it was written the last time it was in fast
 memory. Run it: ``python examples/ssp.py [SCALE]``, for example ``python examples/ssp.py 1/16``.
@@ -15,30 +15,30 @@ class Ssp(Policy):
     """NOMAD with a shadow only for pages that are expected to stay clean.
 
     The paper's flag `fast_dirty` is cleared by a promotion, set by a write to any promoted page
-    and looked at by the next promotion.
+    and tested by the next promotion.
     """
 
     name = "ssp-python"
     base = "nomad"
 
     def __init__(self) -> None:
-        """No page has been written in fast memory yet."""
+        """Start with no page written in fast memory."""
         self.fast_dirty: set[int] = set()
 
     def keep_shadow(self, page: int) -> bool:
-        """Asked before a promotion."""
+        """Decide before a promotion whether the page keeps a shadow."""
         return page not in self.fast_dirty
 
     def promoted(self, page: int) -> None:
-        """Told that the page is in fast memory."""
+        """Called after a promotion."""
         self.fast_dirty.discard(page)
 
     def written(self, page: int) -> None:
-        """Told of the first write to a write-protected page."""
+        """Called at the first write to a write-protected page."""
         self.fast_dirty.add(page)
 
     def demoting(self, page: int, dirty: bool) -> None:
-        """Told that the page leaves fast memory, and whether it was written since its promotion."""
+        """Called before a demotion. `dirty`: the page was written since its promotion."""
         if dirty:
             self.fast_dirty.add(page)
 

@@ -1,8 +1,7 @@
-"""The demonstration: capture a server and a graph program, and answer three questions of each.
+"""The demonstration: captures a server and a graph program, and answers three questions of each.
 
-Run by ``make demo``. The programs are ``examples/redis-benchmark.toml`` and ``examples/graph.c``,
-those that can be captured here; where none can, small captures of ``tests/data/captures`` take
-their place. Everything lands in ``out/demo``.
+Run by ``make demo``. The programs are ``examples/redis-benchmark.toml`` and ``examples/graph.c``.
+If neither can be captured here, bundled captures take their place. All output goes to ``out/demo``.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from nearfar.errors import NearfarError
 from nearfar.output import write_whole
 
 ROOT = Path(__file__).resolve().parent.parent
-#: From there, so that outputs name no folder of this machine.
+#: Paths are relative to ROOT, so that outputs contain no folder of this machine.
 EXAMPLES = Path("examples")
 OUT = Path("out/demo")
 BUNDLED = Path("tests/data/captures")
-#: What the programs may swap to, on the machine that is taken where none is named.
+#: Swap devices, of the default machine.
 STORAGES = "zram,nvme"
 
 
 def traces() -> list[Path]:
-    """Capture what can be captured; the bundled captures where nothing can."""
+    """Capture the programs; without any capture, return the bundled ones."""
     from nearfar.capture import probe
 
     wanted = [one for one in probe() if "x86_64" in one.name or "plugin" in one.name]
@@ -67,12 +66,12 @@ def _graph() -> Path | None:
 
 
 def _say(*words: str | Path) -> None:
-    """Print the command line that does what comes next."""
+    """Print the command line of the next step."""
     print(f"\n$ nearfar {' '.join(map(str, words))}", flush=True)
 
 
 def main() -> int:
-    """Run everything; end with the answers and the pages."""
+    """Run everything, and print the answers and the pages last."""
     from nearfar.info import info
     from nearfar.paging import paging
     from nearfar.paging_answers import answers
@@ -104,5 +103,5 @@ if __name__ == "__main__":
         print(f"demo: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except subprocess.CalledProcessError as error:
-        # It said itself what is wrong.
+        # The command itself has printed the error.
         sys.exit(error.returncode)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install the Debian packages named as arguments, if they are missing and we may.
-# Never fails: where it may not install, it says the command and the work goes on without them.
+# Install the Debian packages named as arguments, if they are missing and this user may.
+# Never fails: otherwise it prints the command to run, and its caller continues without them.
 set -u
 missing=()
 for package in "$@"; do

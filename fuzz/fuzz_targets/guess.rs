@@ -1,4 +1,4 @@
-//! Decompression and guessing of a format.
+//! Decompression of a trace and detection of its format.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Every importer, whatever the file's format: no panic, and only references come out.
+//! Every importer on bytes of any format: it does not panic, and all its references are valid.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,7 @@
-//! The memory that a captured program shares with the capture: the plugin writes to it, the
-//! input writes arbitrary data to it, and the receiver must make a readable trace of it.
+//! The memory that a captured program shares with the capture. The plugin writes to it, the fuzz
+//! input overwrites it arbitrarily, and the receiver must still make a readable trace.
 //!
-//! The plugin's files are GPL-2.0-or-later; what is built here is not distributed.
+//! The plugin's files are GPL-2.0-or-later; this binary is not distributed.
 #![no_main]
 
 use std::cell::OnceCell;

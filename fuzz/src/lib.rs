@@ -1,9 +1,9 @@
-//! What the targets share.
+//! Code that the fuzz targets share.
 
 use std::cell::OnceCell;
 use std::path::Path;
 
-/// Call `run` with a folder of this process, the same one each time.
+/// Call `run` with a temporary folder, the same one each time.
 pub fn in_folder(run: impl FnOnce(&Path)) {
     thread_local! {
         static FOLDER: OnceCell<tempfile::TempDir> = const { OnceCell::new() };

@@ -8,7 +8,7 @@
 //! * `two_nodes run LIBRARY FAST FAR POLICY COMMAND...` is `nearfar run` without Python.
 //! * `two_nodes fill NODE MIB COMMAND...` runs a command while only MIB MiB of a node are free.
 //!
-//! Lines that begin with `@@` are for the script that started it.
+//! Lines that begin with `@@` are for the script that started the example.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -92,16 +92,16 @@ fn fill(node: usize, mib: usize, command: &[String]) -> Result<ExitCode> {
         return Err(fails("preferring a node")(io::Error::last_os_error()));
     }
     // Written, so that it is resident. The guest has no swap.
-    let (mut ballast, mut left, mut without_effect) = (Vec::new(), free_mib()?, 0);
+    let (mut ballast, mut free, mut without_effect) = (Vec::new(), free_mib()?, 0);
     // Processes that have ended may still be freeing memory.
-    while left > mib && without_effect < 4 {
+    while free > mib && without_effect < 4 {
         ballast.push(vec![1u8; 4 << 20]);
         let now = free_mib()?;
-        without_effect = if now < left { 0 } else { without_effect + 1 };
-        left = now;
+        without_effect = if now < free { 0 } else { without_effect + 1 };
+        free = now;
     }
     prefer(0, std::ptr::null());
-    println!("@@left {left}");
+    println!("@@left {free}");
     let status = Command::new(&command[0]).args(&command[1..]).status();
     let status = status.map_err(fails("running a command"))?;
     println!("@@left {}", free_mib()?);
@@ -109,8 +109,8 @@ fn fill(node: usize, mib: usize, command: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::from(status.code().unwrap_or(1) as u8))
 }
 
-/// Random references of the program: the page, and a random number if it is a write. Half of them are to an
-/// eighth of the pages, which moves.
+/// Random references of the program: the page, and a random number if it is a write. Half of the references
+/// are to a hot eighth of the pages, which moves.
 struct References {
     pages: usize,
     count: usize,
@@ -140,7 +140,7 @@ impl Iterator for References {
     }
 }
 
-/// Memory, and the number that each page was last written.
+/// Memory, and the version of each page: the number that was last written to it.
 struct Memory {
     words: Vec<u64>,
     versions: Vec<u64>,

@@ -2,10 +2,10 @@
 
 use crate::{Event, Range, Va};
 
-/// The current addresses of the pages at the fork.
+/// Maps the address of a page at the fork to its current address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Moves {
-    /// In order: ranges that were moved or unmapped (`None`).
+    /// Changed ranges in order: the new start of a moved one, `None` for an unmapped one.
     moves: Vec<(Range, Option<Va>)>,
 }
 
@@ -15,7 +15,7 @@ impl Moves {
         match event {
             Event::Removed(range) | Event::Unmapped(range) => self.moves.push((range, None)),
             Event::Remapped(range, to) => {
-                // The pages that were there are gone.
+                // The pages at the destination were unmapped.
                 self.moves.push((range.moved_to(to), None));
                 self.moves.push((range, Some(to)));
             }
@@ -23,7 +23,7 @@ impl Moves {
         }
     }
 
-    /// The current address of the page that was at `at`, unless it is gone.
+    /// The current address of the page that was at `at` at the fork; `None` if it was unmapped.
     pub(crate) fn current(&self, at: Va) -> Option<Va> {
         self.moves.iter().try_fold(at, |at, (range, to)| {
             if !range.contains(at) {

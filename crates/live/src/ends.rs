@@ -1,34 +1,29 @@
-//! The order in which a run is killed if a manager fails, as a state machine for the model. On the real
-//! kernel, this is the launcher (`supervise/`), the keeper (`preload/src/keeper.rs`) and `family.rs`.
+//! The order in which a failed run is killed, as a state machine for the model of the kernel. The launcher
+//! (`supervise/`), the keeper (`preload/src/keeper.rs`) and `family.rs` implement it on the real kernel.
 //!
 //! A missing page reads as zeros once the last descriptor of its userfaultfd is closed. The manager and the
-//! keeper share one table of descriptors, so both hold those of children from their creation; the launcher
-//! holds copies of the programs' own. While the manager or the keeper exists, a reference to a missing page
-//! waits. So the processes of the program are killed first and waited for, as a process may run for a moment
-//! after a signal. Then the holders are killed. The **watcher** does this: the launcher, or without a
-//! launcher, the keeper.
+//! keeper share one descriptor table, so both hold the userfaultfds of children from their creation; the
+//! launcher holds a copy of the userfaultfd of each managed program. While the manager or the keeper exists,
+//! a reference to a missing page waits. So the program's processes are killed first, and the holders only
+//! when all of these have ended, as a process may run for a moment after SIGKILL. The **watcher** does this:
+//! the launcher, or the keeper if there is no launcher.
 //!
 //! The next step depends only on the observed state, so a watcher can take over from another.
 
-/// The process that decides.
+/// The process that kills a failed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watcher {
-    /// The launcher.
     Launcher,
-    /// The keeper.
     Keeper,
 }
 
-/// The observed state of a run.
+/// The observed state of a run: which processes exist, and what the manager has reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunState {
-    /// The observer.
+    /// The watcher that observes it.
     pub by: Watcher,
-    /// The launcher exists.
     pub launcher: bool,
-    /// The manager exists.
     pub manager: bool,
-    /// The keeper exists.
     pub keeper: bool,
     /// The manager has reported before its end that no other process uses the program's memory, and that all
     /// children have all their pages.
@@ -43,15 +38,12 @@ pub struct RunState {
 /// The next step of a watcher. Afterwards it observes the state again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Do nothing.
     Wait,
     /// Kill the processes of the program with SIGKILL, and wait until none is left.
     KillPrograms,
-    /// Kill the manager.
     KillManager,
-    /// Kill the keeper.
     KillKeeper,
-    /// Close the watcher's own descriptors: the launcher its copies; the keeper ends.
+    /// The launcher closes its copies of descriptors; the keeper ends.
     Close,
 }
 
@@ -61,7 +53,6 @@ impl RunState {
         !self.finished && (self.failed || !self.manager)
     }
 
-    /// The next step.
     pub fn next(&self) -> Step {
         let is_keeper = self.by == Watcher::Keeper;
         if self.finished && !self.manager {
@@ -72,7 +63,7 @@ impl RunState {
             return Step::Wait;
         }
         if !self.is_lost() {
-            // The manager serves the program, or children of one that has ended.
+            // The manager serves the program, or children of a program that has ended.
             return Step::Wait;
         }
         if self.programs {
@@ -114,7 +105,7 @@ mod tests {
             RunState { by, launcher, manager, keeper, finished, failed, programs: root || child }
         }
 
-        /// The results of one step of a watcher: one process at a time, in any order.
+        /// The possible states after one step of a watcher, which kills one process at a time, in any order.
         fn watched(self, by: Watcher) -> Vec<Self> {
             let is_keeper = by == Watcher::Keeper;
             if !(if is_keeper { self.keeper } else { self.launcher }) {
@@ -133,7 +124,7 @@ mod tests {
             }
         }
 
-        /// Steps of the processes and watchers.
+        /// The possible states after one step of any process.
         fn steps(self) -> Vec<Self> {
             let mut next = self.watched(Watcher::Launcher);
             next.extend(self.watched(Watcher::Keeper));
@@ -156,7 +147,7 @@ mod tests {
             next
         }
 
-        /// One process is killed, or the manager fails.
+        /// The possible states after one failure: a process is killed, or the manager fails.
         fn strikes(self) -> Vec<Self> {
             let struck = Self { struck: true, ..self };
             if self.struck {

@@ -1,4 +1,4 @@
-//! All processes of a run, and how they are killed.
+//! Finds and kills the processes of a run.
 //!
 //! Every process that was forked from a managed one maps the run's shared file, so orphans are found too.
 
@@ -24,9 +24,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// The order guarantees that no process reads a wrong byte. Managers are stopped first: a managed process
 /// cannot complete a fork until its manager has read the message. Otherwise a process that forks and ends
-/// after the list of processes was made would leave an unseen child. A fork whose message was read may still
-/// do that once, so the list must be empty twice. Managers and keepers are killed last: while one of them
-/// holds a userfaultfd, a reference to a missing page waits.
+/// after the list of processes was made would leave an unseen child. If the message was read just before,
+/// this may still happen once, so the list must be empty twice. Managers and keepers are killed last: while
+/// one of them holds a userfaultfd, a reference to a missing page waits.
 pub fn kill(shared: &Shared, root: u32) {
     let find = || {
         let mut pids = descendants(root);
@@ -49,7 +49,7 @@ pub fn kill(shared: &Shared, root: u32) {
         managers.iter().for_each(|pid| signal(*pid, libc::SIGSTOP));
         wait_until_none(&managers, is_running);
         let program = find();
-        // Stop them before killing them, as unmanaged ones may fork.
+        // Stop all before killing any, as unmanaged processes may fork.
         program.iter().for_each(|pid| signal(*pid, libc::SIGSTOP));
         program.iter().for_each(|pid| signal(*pid, libc::SIGKILL));
         wait_until_none(&program, is_alive);
@@ -65,7 +65,7 @@ pub fn kill(shared: &Shared, root: u32) {
         .for_each(|pid| signal(pid, libc::SIGKILL));
 }
 
-/// The PIDs of the managers or of the keepers.
+/// The PIDs of the managers or of the keepers, whichever `of` selects.
 fn servers(shared: &Shared, of: fn(&Block) -> &AtomicU32) -> Vec<u32> {
     let pids = shared.claimed().map(|(_, _, block)| of(block).load(Ordering::Acquire));
     pids.filter(|pid| ![0, NOBODY].contains(pid)).collect()
@@ -78,8 +78,8 @@ pub fn program(shared: &Shared) -> Vec<u32> {
     pids
 }
 
-/// Remove the caller, the launcher, managers and keepers. These must be read after `pids`: a program that
-/// has started meanwhile has a manager by then.
+/// Remove the caller, the launcher, managers and keepers from `pids`. Managers are listed after `pids`, so
+/// that one which started meanwhile is not taken for a process of the program.
 fn without_servers(shared: &Shared, pids: &mut Vec<u32>) {
     let spared = [std::process::id(), shared.head().launcher.load(Ordering::Relaxed)];
     let [managers, keepers] =
@@ -110,9 +110,9 @@ fn is_running(pid: u32) -> bool {
     stat(&format!("/proc/{pid}")).is_some_and(|words| !words.starts_with(['T', 't', 'Z', 'X']))
 }
 
-/// Whether this holds for any number among the names in a folder. `None` if the folder cannot be read.
-/// `read_dir` would allocate with libc, whose memory belongs to a program that has ended, or whose lock was
-/// held when the keeper was created.
+/// Whether `holds` is true for a name in the folder that is a number. `None` if the folder cannot be read.
+/// Unlike `read_dir`, it does not use libc's allocator, which belongs to the program: that may have ended, or
+/// may have held the allocator's lock when the keeper was created.
 pub(crate) fn any_number(folder: &str, mut holds: impl FnMut(u32) -> bool) -> Option<bool> {
     let folder = File::open(folder).ok()?;
     let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
@@ -126,7 +126,7 @@ pub(crate) fn any_number(folder: &str, mut holds: impl FnMut(u32) -> bool) -> Op
     Some(false)
 }
 
-/// The numbers among the names in a folder, as far as it can be read.
+/// The names in a folder that are numbers, as far as the folder can be read.
 fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
     let mut numbers = Vec::new();
     any_number(folder, |number| {
@@ -136,7 +136,7 @@ fn numbers(folder: &str) -> impl Iterator<Item = u32> + use<> {
     numbers.into_iter()
 }
 
-/// The processes that map the run's file shared. Viewers map it privately.
+/// The processes that map the run's file with `MAP_SHARED`. Viewers use `MAP_PRIVATE`.
 fn users_of(inode: u64) -> impl Iterator<Item = u32> {
     numbers("/proc").filter(move |pid| {
         let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
@@ -145,7 +145,7 @@ fn users_of(inode: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// This process and its descendants, parents first.
+/// `root` and its descendants, parents first.
 pub(crate) fn descendants(root: u32) -> Vec<u32> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for pid in numbers("/proc") {

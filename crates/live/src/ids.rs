@@ -9,7 +9,6 @@ pub const PAGE: usize = 4096;
 pub struct Va(u64);
 
 impl Va {
-    /// The page of this number.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
@@ -19,12 +18,10 @@ impl Va {
         Self(address / PAGE as u64)
     }
 
-    /// Its number.
     pub const fn number(self) -> u64 {
         self.0
     }
 
-    /// Its address.
     pub const fn address(self) -> u64 {
         self.0 * PAGE as u64
     }
@@ -39,34 +36,28 @@ impl Va {
 /// Pages from `from` to `to`, exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The first.
     pub from: Va,
-    /// The one after the last.
     pub to: Va,
 }
 
 impl Range {
-    /// These pages.
     pub const fn new(from: Va, to: Va) -> Self {
         Self { from, to }
     }
 
-    /// As many pages from `to` on.
+    /// The range of the same length that starts at `to`.
     pub const fn moved_to(self, to: Va) -> Self {
         Self { from: to, to: to.plus(self.pages()) }
     }
 
-    /// Whether it contains this page.
     pub fn contains(self, at: Va) -> bool {
         self.from <= at && at < self.to
     }
 
-    /// Number of pages.
     pub const fn pages(self) -> u64 {
         self.to.0.saturating_sub(self.from.0)
     }
 
-    /// Each page.
     pub fn each(self) -> impl Iterator<Item = Va> {
         (self.from.0..self.to.0).map(Va)
     }
@@ -77,12 +68,10 @@ impl Range {
 pub struct Frame(u32);
 
 impl Frame {
-    /// The place of this number.
     pub const fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// Its number.
     pub const fn number(self) -> u32 {
         self.0
     }
@@ -93,17 +82,15 @@ impl Frame {
 pub struct Slot(u32);
 
 impl Slot {
-    /// The slot of this number; numbers are below `u32::MAX`.
+    /// `number` is below `u32::MAX`.
     pub const fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// Its number.
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// Its number as an index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -114,12 +101,10 @@ impl Slot {
 pub struct Child(u32);
 
 impl Child {
-    /// The child of this number.
     pub const fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// Its number.
     pub const fn number(self) -> u32 {
         self.0
     }

@@ -6,10 +6,10 @@ use nearfar_kernel::tiering::NodeId;
 
 use crate::{Child, Frame, Range, Regions, Va};
 
-/// Why a request failed. It changed nothing.
+/// Why a request failed. A failed request has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fail {
-    /// The mappings are changing, and the message about it is unread; or the page was busy for a moment
+    /// The mappings are changing, and the message about that is unread; or the page was busy for a moment
     /// (`EAGAIN`).
     Again,
     /// The page is pinned: by a lock, a child that shares it, or I/O (`EBUSY`, `EINVAL`).
@@ -29,35 +29,31 @@ pub enum Fail {
 /// A message of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A thread waits at this page: it is missing, or, if `protected`, it is written and
-    /// write-protected.
+    /// A thread waits at this page, which is missing or, if `protected`, write-protected.
     Fault {
-        /// The page.
         at: Va,
-        /// The reference is a write.
         write: bool,
-        /// The page is there, and write-protected.
+        /// The page is present, and the thread writes to it.
         protected: bool,
-        /// The thread's system-wide number; 0 if it is unknown.
+        /// The thread's ID in the system; 0 if unknown.
         thread: u32,
     },
-    /// The program releases these pages (`madvise`); they will be gone soon.
+    /// The program releases these pages (`madvise`). The kernel removes them after this message was read.
     Removed(Range),
     /// These pages are not mapped any more.
     Unmapped(Range),
     /// These pages were moved to `to`, with their content.
     Remapped(Range, Va),
-    /// The program forked. The child has all mappings and a copy of the program's memory, and waits at the
-    /// other pages until they are [copied](Kernel::copy_to_child) to it.
+    /// The program forked. The child has all mappings and a copy of the resident pages. It waits at the
+    /// others until they are [copied](Kernel::copy_to_child) to it.
     Forked(Child),
 }
 
-/// Memory of the program that was registered.
+/// Memory of the program that has just been registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewRegion {
-    /// The pages.
     pub range: Range,
-    /// Those of them that were touched before.
+    /// The pages of the range that were touched before.
     pub present: Vec<Va>,
 }
 
@@ -76,77 +72,53 @@ pub trait Kernel {
     fn events(&mut self, into: &mut Vec<Event>);
     /// Register memory of the program that is not in `known` yet.
     fn discover(&mut self, known: &Regions, into: &mut Vec<NewRegion>);
-    /// Place a new frame with this content at a missing page, and wake the threads that wait there. Nothing
-    /// else can hold the frame yet.
-    ///
-    /// # Errors
-    /// [`Fail`].
+    /// Place a new frame with this content at a missing page, and wake the threads that wait there. No
+    /// device can have pinned the frame yet.
     fn place(&mut self, at: Va, content: &[u8], protect: bool) -> Result<(), Fail>;
-    /// [`place`](Kernel::place) with the content of the frame that is parked at `from`, which stays there.
-    /// The new frame is on this node: fast memory, or that of a far tier that stays mapped.
-    ///
-    /// # Errors
-    /// [`Fail`].
+    /// [`place`](Kernel::place) with a copy of the frame parked at `from`. The new frame is on `node`: fast
+    /// memory, or the memory node of a mapped far tier.
     fn place_copy(&mut self, at: Va, from: Frame, protect: bool, node: NodeId) -> Result<(), Fail>;
-    /// Copy the frame that is parked at `from` to a new frame on the node of a far tier that stays mapped, in
-    /// an empty place of the parking area.
-    ///
-    /// # Errors
-    /// [`Fail`]; [`Fail::NoRoom`] if the node is full.
+    /// Copy the frame parked at `from` to a new frame on the far tier's memory node, at `to`, an empty place
+    /// of the parking area. [`Fail::NoRoom`] if the node is full.
     fn copy_to_far_node(&mut self, from: Frame, to: Frame) -> Result<(), Fail>;
-    /// Place new frames of zeros at up to `pages` missing pages from here on, and wake the threads that wait.
-    /// Returns how many, at least one.
-    ///
-    /// # Errors
-    /// [`Fail`], if not even the first could be placed.
+    /// Place new frames of zeros at up to `pages` missing pages from `at` on, and wake the threads that wait.
+    /// Returns the number of placed pages, at least one. [`Fail`] if the first could not be placed.
     fn place_zeros(&mut self, at: Va, pages: u64) -> Result<u64, Fail>;
     /// Move the page's frame to an empty place of the parking area, where neither program nor device can
     /// reach it. The next reference to the page is a fault.
-    ///
-    /// # Errors
-    /// [`Fail`]; [`Fail::Pinned`] also if the page is shared with a child or used for I/O.
     fn park(&mut self, at: Va, to: Frame) -> Result<(), Fail>;
     /// Move a parked frame to a missing page, writable, and wake the threads that wait there.
-    ///
-    /// # Errors
-    /// [`Fail`].
     fn restore(&mut self, from: Frame, at: Va) -> Result<(), Fail>;
     /// Write-protect a page, or let writes through and wake the threads that wait.
-    ///
-    /// # Errors
-    /// [`Fail`].
     fn protect(&mut self, at: Va, on: bool) -> Result<(), Fail>;
     /// Whether no change of mappings is in progress: all messages about past changes were read.
     fn is_quiet(&mut self) -> bool;
-    /// Sleep until a thread that was preempted between a change of mappings and its message has probably sent
-    /// it.
+    /// Sleep for as long as a thread that was preempted between a change of mappings and its message usually
+    /// takes to send the message.
     fn wait_for_messages(&mut self);
-    /// Let the threads that wait at this page retry.
+    /// Let the threads that wait at this page retry their reference.
     fn wake(&mut self, at: Va);
     /// The content of a parked frame.
     fn frame(&self, at: Frame) -> &[u8];
     /// The content of a parked frame, to write.
     fn frame_mut(&mut self, at: Frame) -> &mut [u8];
-    /// Free this many frames from this place on. The places are empty afterwards.
+    /// Free the frames in `frames` places from `from` on. The places are empty afterwards.
     fn discard(&mut self, from: Frame, frames: u32);
     /// Place a frame with this content at a missing page of a child.
-    ///
-    /// # Errors
-    /// [`Fail`].
     fn copy_to_child(&mut self, child: Child, at: Va, content: &[u8]) -> Result<(), Fail>;
-    /// Read all messages of a child. While one about its mappings is unread, nothing can be copied to it.
+    /// Read all messages of a child. While one about its mappings is unread, no page can be copied to it.
     fn child_events(&mut self, child: Child, into: &mut Vec<Event>);
-    /// The child has all its pages. Its memory is unmanaged from now on.
+    /// Stop managing the memory of a child, which has all its pages.
     fn release_child(&mut self, child: Child);
-    /// Keep the processor of this thread busy as if it waited there instead of sleeping, until
-    /// [`resume`](Kernel::resume). Returns whether that is possible.
+    /// Busy-wait on the processor of this waiting thread, which sleeps, until [`resume`](Kernel::resume).
+    /// Returns false if that is not possible.
     fn stall(&mut self, _thread: u32) -> bool {
         false
     }
-    /// The page of a stalled thread has arrived.
+    /// End the busy-wait for this thread: its page has arrived.
     fn resume(&mut self, _thread: u32) {}
     /// Monotonic time in nanoseconds.
     fn now_ns(&self) -> u64;
-    /// Show that the manager makes progress, within long operations.
+    /// Record a heartbeat of the manager within a long operation.
     fn beat(&self) {}
 }

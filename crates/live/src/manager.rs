@@ -17,10 +17,10 @@ mod changes;
 /// Maximum number of pages that a first touch maps, if pages are touched in the order of their addresses.
 pub const AROUND: u64 = 16;
 
-/// Maximum number of policy calls for one reference; it goes through afterwards.
+/// Maximum number of policy calls for one reference. Afterwards, the reference goes through.
 const MAX_POLICY_CALLS: usize = 100;
 /// Maximum number of refused faults in a row at one page. Then the program is ended, as it would fault for
-/// ever. Late messages are refused too, but once each.
+/// ever. A late message about a fault that was served is refused too, but only once.
 const MAX_REFUSALS: u32 = 10_000;
 
 /// Why a program is ended if the order of its messages is ambiguous.
@@ -31,8 +31,8 @@ pub(crate) const AMBIGUOUS: &str = "its threads move memory to and from the same
 pub(crate) const LOST: &str =
     "a thread that moved memory was killed before its message, while another thread forked";
 
-/// Turns with messages after which the policy runs nevertheless. More often, it would evict pages before the
-/// threads that waited for them have run.
+/// Consecutive turns with messages after which the policy's threads run nevertheless. If they ran more often,
+/// they would evict pages before the threads that waited for these have run.
 const BUSY_TURNS: u32 = 64;
 
 /// Turns that wait for a change of mappings by yielding; the following ones sleep for `BLOCKED_NS`.
@@ -41,7 +41,6 @@ const BLOCKED_NS: u64 = 50_000;
 
 /// A policy in charge of a live memory.
 pub struct Manager<K> {
-    /// The memory.
     pub world: World<K>,
     policy: Box<dyn Policy>,
     /// Decides which threads sleep while their page is read from the far tier.
@@ -55,7 +54,7 @@ pub struct Manager<K> {
     events: Vec<Event>,
     /// Faults that could not be served yet.
     deferred: Vec<Event>,
-    /// Children that lack pages without a message that explains it.
+    /// Children, each with the pages that are not mapped in it although no message explains it.
     lacking: Vec<(Child, Vec<Va>)>,
     /// The page of the latest refused fault, and how often in a row.
     refused: (Va, u32),
@@ -132,7 +131,7 @@ impl<K: Kernel> Manager<K> {
         self.world.kernel.discover(&self.regions, &mut found);
         let any = !found.is_empty();
         if !self.world.kernel.is_quiet() {
-            // The pages may have been moved there: they are found again after that message.
+            // An unread message may be about these pages. The next call finds them again.
             found.clear();
         }
         for NewRegion { range, present } in found {
@@ -142,13 +141,13 @@ impl<K: Kernel> Manager<K> {
                     self.world.kernel.beat();
                     self.event(|manager| {
                         manager.map(at, false);
-                        // A policy that never arms a page may have no faults that do this.
+                        // Otherwise only faults trim the window, and there may be none.
                         manager.world.trim_window();
                     });
                 }
             }
         }
-        // Pinned pages may be free by now, and a program that has all its pages never faults.
+        // Retry pinned pages: a program that has all its pages never faults.
         if self.world.window.has_stuck() {
             self.event(|manager| manager.world.trim_window());
         }
@@ -184,7 +183,7 @@ impl<K: Kernel> Manager<K> {
                 self.events = events;
                 return self.blocked();
             }
-            // Before any request: the messages about mappings are in effect.
+            // Before any request, as the changes are in effect already.
             self.apply_in_order();
             if let Some(why) = &self.world.broken {
                 return Err(why.clone());
@@ -195,8 +194,8 @@ impl<K: Kernel> Manager<K> {
             self.event(|manager| placed = manager.world.place_all_unnumbered());
         }
         self.check_lacking();
-        // Threads that wait since an earlier turn were not woken: they would fault again, and faults are read
-        // before the messages that block the request.
+        // The threads of deferred faults were not woken: they would fault again, and faults are read before
+        // the messages that block requests.
         events.append(&mut self.deferred);
         for event in &events {
             if let Event::Fault { .. } = event {
@@ -246,8 +245,8 @@ impl<K: Kernel> Manager<K> {
         }
     }
 
-    /// Whether a fault waits until its page has been read from the far tier. It is served when the page has
-    /// arrived.
+    /// Whether a fault must wait until its page is read from the far tier. Starts the read; the fault is
+    /// served when the page has arrived.
     fn must_fetch(&mut self, page: Page, event: Event) -> std::result::Result<bool, Refused> {
         let Event::Fault { thread, .. } = event else { return Ok(false) };
         let Some(slot) =
@@ -256,8 +255,8 @@ impl<K: Kernel> Manager<K> {
             return Ok(false);
         };
         let Some(predicted_ns) = self.world.fetch(slot)? else { return Ok(false) };
-        let again = self.fetching.iter().any(|(_, other)| *other == event);
-        if !again {
+        let is_repeated = self.fetching.iter().any(|(_, other)| *other == event);
+        if !is_repeated {
             self.fetching.push((slot, event));
             let sleeps = self.epf.pass(&epf::Fault { predicted_ns });
             if !sleeps && self.world.kernel.stall(thread) {
@@ -367,7 +366,7 @@ impl<K: Kernel> Manager<K> {
         Ok(())
     }
 
-    /// Map a page that is in the program's memory, and tell the policy.
+    /// Map a page that is in the program's memory, and call the policy's hook.
     fn map(&mut self, at: Va, accessed: bool) {
         let Some(page) = self.world.numbers.hold(at) else {
             // Without a number it is not managed, and stays in the program's memory.

@@ -1,9 +1,9 @@
 //! The page numbers by which a policy knows the program's pages.
 //!
-//! An address has 36 bits of page number, a policy's page 32, and a policy's tables are as long as the
-//! highest number. So an aligned group of 8 pages gets 8 numbers when the first of them is used, and frees
-//! them when none is. With larger groups, a program with sparse accesses would run out of numbers; with
-//! smaller ones, the entries of groups would cost more.
+//! A virtual page number has 36 bits, a policy's page number 32, and a policy's tables are as long as the
+//! highest number. So an aligned group of 8 pages gets 8 consecutive numbers when its first page is used, and
+//! frees them when none is. With larger groups, a program with sparse accesses would run out of numbers; with
+//! smaller ones, the table of groups would be larger.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ fn split(at: Va) -> (u64, u32) {
 /// Page numbers in use.
 #[derive(Debug)]
 pub(crate) struct Numbers {
-    /// By address, so that the cost of a range depends on its content.
+    /// The group at each address that has one. Ordered, so that a scan of a range visits only these.
     groups: BTreeMap<u64, u32>,
     /// The address and the number of held pages of each group.
     group_info: Vec<(u64, u32)>,
@@ -37,7 +37,6 @@ impl Numbers {
         Self { groups: BTreeMap::new(), group_info: Vec::new(), free: Vec::new(), limit }
     }
 
-    /// Numbers are below this.
     pub(crate) fn limit(&self) -> u32 {
         self.limit
     }
@@ -97,7 +96,6 @@ impl Numbers {
         Some(Page::new(group * GROUP + offset))
     }
 
-    /// Release a number.
     pub(crate) fn release(&mut self, page: Page) {
         let group = page.number() / GROUP;
         let (key, held) = &mut self.group_info[group as usize];
@@ -127,7 +125,7 @@ mod tests {
         }
         assert_eq!(numbers.hold(Va::new(1)).map(Page::number), Some(1));
         assert_eq!(numbers.hold(Va::new(1 << 40)), None);
-        // The cost of a range depends on its content.
+        // Only used groups are visited: 7 pages of the first, and 1 of the second.
         let range = Range::new(Va::new(1), Va::new(1 + (1 << 8)));
         assert_eq!(numbers.each_in(range).count() as u32, GROUP - 1 + 1);
     }
@@ -136,7 +134,7 @@ mod tests {
         /// Pages and numbers map one to one, up to the limit of groups, and a range has the numbers of its
         /// pages.
         #[test]
-        fn numbers_go_both_ways(
+        fn pages_and_numbers_map_one_to_one(
             steps in prop::collection::vec((0..6u64, 0..u64::from(GROUP), any::<bool>()), 0..200),
             from in 0..60u64,
             pages in 0..60u64,

@@ -42,14 +42,12 @@ nearfar_schema::options! {
     }
 }
 
-/// The declaration of the command.
 pub const COMMAND: Command = Command {
     name: "run",
     options: RunOptions::specs,
     rows: &[("watch", column::to_json::<crate::watch::Row>)],
 };
 
-/// The policies of tiering.
 #[derive(Debug)]
 pub struct Policies;
 
@@ -145,7 +143,7 @@ impl RunOptions {
         self
     }
 
-    /// Whether `--fast` is a percentage of a resident set that is unknown.
+    /// Whether `--fast` is still a percentage.
     pub fn is_percentage(&self) -> bool {
         matches!(self.fast.size, MemorySize::Fraction(_))
     }
@@ -224,7 +222,7 @@ impl RunOptions {
             knobs,
             ..Setup::default()
         };
-        // The default of the machine, with the budget as its memory.
+        // The default of `min_free` for a machine whose memory is the budget.
         let (knob, default) = default_min_free(setup.fast);
         let known = base.map(find).transpose()?.map_or(Vec::new(), |base| base.all_knobs());
         if known.iter().any(|declared| declared.name == knob) {
@@ -234,7 +232,7 @@ impl RunOptions {
     }
 }
 
-/// Check whether a policy can run with a real program. `mapped`: the far tier stays mapped.
+/// Check whether a policy can run with a real program. `mapped`: the far tier is a memory node.
 ///
 /// # Errors
 /// Why not, and what to choose.
@@ -386,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn which_policies_can_run() {
+    fn only_these_policies_can_run() {
         for mapped in [false, true] {
             let can: Vec<_> = POLICIES
                 .iter()

@@ -5,9 +5,9 @@
 //! flight, requests are refused. So messages are collected until none is in flight, and then applied in a
 //! possible order: the source of a move is mapped, its destination is free.
 //!
-//! There may be two such orders. If memory was moved to a range in use, and several messages say that this
-//! range was vacated, one of them came first. If any of them moved the pages, the order is ambiguous, and the
-//! program must not continue.
+//! There may be two such orders: if memory was moved to a range in use, and several messages vacate that
+//! range, any of them may have preceded the move. If one of them moves the range's pages, it is unknown which
+//! pages it has moved: the order is ambiguous, and the program must not continue.
 
 use crate::{Event, Range, Regions, Va};
 
@@ -16,8 +16,8 @@ use crate::{Event, Range, Regions, Va};
 pub(crate) struct Order {
     /// In the order in which they were received.
     waiting: Vec<Event>,
-    /// Sources of moves whose unmap event is expected: `mremap` sends a second message for its source, which
-    /// may be in use again afterwards.
+    /// Sources of moves whose second message is expected: `mremap` also reports that it has unmapped its
+    /// source, which may be in use again by then.
     echoes: Vec<Range>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Order {
 pub(crate) struct Ambiguous(pub(crate) Va);
 
 impl Order {
-    /// A message was read.
+    /// Record a message that was read.
     pub(crate) fn receive(&mut self, event: Event) {
         match event {
             Event::Fault { .. } => return,
@@ -54,8 +54,8 @@ impl Order {
         })
     }
 
-    /// The next message to apply. `known` is mapped after the messages that were applied before. Call this
-    /// only when no message is in flight.
+    /// The next message to apply. `known`: the regions after the messages applied so far. Call this only when
+    /// no message is in flight.
     ///
     /// # Errors
     /// [`Ambiguous`] if there is more than one order.
@@ -89,14 +89,14 @@ impl Order {
     fn can_happen(&self, at: usize, known: &Regions) -> bool {
         let mut before = self.waiting[..at].iter();
         match self.waiting[at] {
-            // The previous pages leave first.
+            // After the destination's previous pages have left.
             Event::Remapped(range, to) => is_free(range.moved_to(to), known),
-            // Pages that were moved from there, unless they were moved there first, have left before.
+            // After moves out of the range, except of pages that were first moved into it.
             Event::Unmapped(range) => !self.waiting.iter().any(|event| {
                 matches!(*event, Event::Remapped(from, _) if overlap(from, range)
                     && !self.waiting.iter().any(|event| moves_to(event, from)))
             }),
-            // The range may have had other pages before: the order received decides.
+            // Pages that were there before a move into the range may be meant: the order received decides.
             Event::Removed(range) => !before.any(|event| moves_to(event, range)),
             Event::Forked(_) => at == 0,
             Event::Fault { .. } => true,
@@ -133,7 +133,7 @@ mod tests {
         Range::new(Va::new(8 * number), Va::new(8 * number + 8))
     }
 
-    /// The order in which these are applied, where `mapped` is mapped before.
+    /// The order in which `received` is applied if only the parts `mapped` are mapped before.
     fn ordered(mapped: &[u64], received: &[Event]) -> Result<Vec<Event>, Ambiguous> {
         let (mut known, mut order) = (Regions::default(), Order::default());
         mapped.iter().for_each(|number| known.add(part(*number)));
@@ -158,20 +158,21 @@ mod tests {
     fn what_must_have_happened_first_is_applied_first() {
         let moved = |from, to| Event::Remapped(part(from), part(to).from);
         let gone = |number| Event::Unmapped(part(number));
-        let given = |number| Event::Removed(part(number));
+        let released = |number| Event::Removed(part(number));
         let fork = Event::Forked(crate::Child::new(0));
         let is = |found: Result<Vec<Event>, _>, expected: &[Event]| {
             assert_eq!(found.as_deref(), Ok(expected));
         };
         // In the order received if possible.
-        let received = [moved(1, 2), gone(1), moved(2, 3), gone(2), given(3), fork, gone(3)];
-        is(ordered(&[1], &received), &[moved(1, 2), moved(2, 3), given(3), fork, gone(3)]);
+        let received = [moved(1, 2), gone(1), moved(2, 3), gone(2), released(3), fork, gone(3)];
+        is(ordered(&[1], &received), &[moved(1, 2), moved(2, 3), released(3), fork, gone(3)]);
         // The message about the previous pages is late: they were unmapped or moved.
         is(ordered(&[1, 2], &[moved(2, 1), gone(2), gone(1)]), &[gone(1), moved(2, 1)]);
         let received = [moved(2, 1), gone(2), moved(1, 3), gone(1)];
         is(ordered(&[1, 2], &received), &[moved(1, 3), moved(2, 1)]);
-        let received = [moved(2, 1), gone(2), moved(4, 2), gone(4), moved(1, 3), gone(1), given(1)];
-        is(ordered(&[1, 2, 4], &received), &[moved(1, 3), moved(2, 1), moved(4, 2), given(1)]);
+        let received =
+            [moved(2, 1), gone(2), moved(4, 2), gone(4), moved(1, 3), gone(1), released(1)];
+        is(ordered(&[1, 2, 4], &received), &[moved(1, 3), moved(2, 1), moved(4, 2), released(1)]);
         // The previous pages were unmapped and the new ones moved, or the other way round.
         let ambiguous = Err(Ambiguous(part(1).from));
         let received = [moved(2, 1), gone(2), gone(1), moved(1, 3), gone(1)];

@@ -1,13 +1,13 @@
-//! How often the manager looks for memory that the program has mapped.
+//! How often the manager scans for memory that the program has newly mapped.
 
 /// Minimum and maximum time between two scans in nanoseconds, if a scan is cheap.
 const INTERVAL_NS: (u64, u64) = (20_000_000, 40_000_000);
 /// Scans take at most 1/SHARE of the time.
 const SHARE: u64 = 50;
 
-/// Nanoseconds until the next scan, after one that took `took_ns` and has `found` something, `last_ns` after
-/// the previous one. A scan reads the whole list of mappings, so a program with tens of thousands of them is
-/// scanned less often.
+/// Nanoseconds until the next scan. The latest scan began `last_ns` after the one before, took `took_ns`, and
+/// has `found` new memory or not. A scan reads the whole list of mappings, so a program with tens of
+/// thousands of them is scanned less often.
 #[must_use]
 pub fn next_look_ns(last_ns: u64, found: bool, took_ns: u64) -> u64 {
     let (shortest, longest) = INTERVAL_NS;

@@ -46,6 +46,7 @@ fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| runs(path))
 }
 
+/// `depth`: how many interpreters may still be followed.
 fn check_file(path: &Path, depth: u32) -> Result<()> {
     let shown = path.display().to_string();
     let refuse = |what: &str, fix: &str| Err(Error::input(shown.clone(), what, fix));
@@ -84,6 +85,7 @@ fn check_file(path: &Path, depth: u32) -> Result<()> {
         return refuse("is cut short", "give a whole program");
     };
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |high, low| high << 8 | u64::from(*low));
+    // `e_phoff`, `e_phentsize`, `e_phnum`.
     let (table, size, count) = (number(&head[32..40]), number(&head[54..56]), number(&head[56..]));
     for index in 0..count.min(256) {
         let mut kind = [0; 4];

@@ -1,8 +1,8 @@
 //! The reaper: a process between the launcher and the program, which waits for all processes of a run.
 //!
-//! Managers outlive the processes that they serve, and keepers the managers, so they become orphans. The
+//! Managers outlive the processes that they serve, and keepers outlive managers, so both become orphans. The
 //! nearest subreaper adopts orphans. It is this process, because the launcher may be a Python process with
-//! other children, and process 1 of a container often does not wait.
+//! other children, and process 1 of a container often does not wait for orphans.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -12,10 +12,7 @@ use crate::linux::block_all_signals;
 use crate::shared::{self, Head};
 
 /// Called between fork and exec: the caller becomes the reaper, and its child returns to become the program.
-/// Both are killed when their parent ends. The reaper rings the bell when the program has ended.
-///
-/// # Errors
-/// Those of the system.
+/// Both are killed when their parent ends. The reaper writes to the eventfd `bell` when the program ends.
 pub(crate) fn split(head: &Head, bell: RawFd) -> io::Result<()> {
     // SAFETY: system calls that take numbers; a fork without libc's handlers, as the caller may be the copy
     // of a process with threads, and only makes system calls.
@@ -51,7 +48,7 @@ fn reap(root: libc::pid_t, head: &Head, bell: RawFd) -> ! {
     // SAFETY: system calls that take numbers, a name that ends in zero, and a variable of this function.
     unsafe {
         block_all_signals();
-        // With SIGCHLD ignored, `waitpid` finds nobody.
+        // With SIGCHLD ignored, `waitpid` would find no child.
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         libc::setsid();
         libc::prctl(libc::PR_SET_NAME, c"nearfar-reap".as_ptr());

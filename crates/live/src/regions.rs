@@ -41,7 +41,6 @@ impl Regions {
         }
     }
 
-    /// Remove a range.
     pub fn remove(&mut self, range: Range) {
         let touched: Vec<_> = self
             .ranges
@@ -72,7 +71,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn like_a_set_of_pages(steps in prop::collection::vec((any::<bool>(), 0..40u64, 1..20u64), 0..60)) {
+        fn regions_are_sets_of_pages(steps in prop::collection::vec((any::<bool>(), 0..40u64, 1..20u64), 0..60)) {
             let (mut regions, mut pages) = (Regions::default(), BTreeSet::new());
             for (add, from, length) in steps {
                 let range = Range::new(Va::new(from), Va::new(from + length));

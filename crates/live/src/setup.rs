@@ -28,13 +28,12 @@ pub struct Setup {
     pub policy: String,
     /// The policy runs in the launcher ([`remote`](crate::remote)).
     pub remote: bool,
-    /// The policy's knobs.
     pub knobs: BTreeMap<String, String>,
     /// The launcher's process.
     pub launcher: u32,
-    /// Its descriptor of the file of [`Shared`](crate::shared::Shared).
+    /// The launcher's descriptor of the file of [`Shared`](crate::shared::Shared).
     pub shared: u32,
-    /// Its eventfd, which calls it.
+    /// The launcher's eventfd, which wakes it.
     pub bell: u32,
 }
 
@@ -87,7 +86,6 @@ impl Setup {
         Ok(setup)
     }
 
-    /// The policy's settings.
     pub fn settings(&self) -> Settings {
         Settings { values: self.knobs.clone(), ..Settings::default() }
     }
@@ -100,15 +98,15 @@ impl Setup {
     /// The sizes in pages. The window and the spare frames are part of the fast memory.
     pub fn sizes(&self) -> Sizes {
         let pages = |bytes: u64| bytes / PAGE as u64;
-        let all = pages(self.fast);
+        let frames = pages(self.fast);
         let mapped = self.is_mapped();
-        let window = if mapped { 0 } else { (all / 64).clamp(8, 4096) };
-        let spare = (all / 128).clamp(8, 512);
-        // A page without neighbours takes a group of numbers. The tables by number are zeros at first, and
-        // take memory only for numbers in use.
-        let numbers = u64::from(GROUP) * (all + pages(self.far_size)) + (1 << 16);
+        let window = if mapped { 0 } else { (frames / 64).clamp(8, 4096) };
+        let spare = (frames / 128).clamp(8, 512);
+        // A page without neighbours takes a whole group of numbers. The tables indexed by number are zeros at
+        // first, and take memory only for numbers in use.
+        let numbers = u64::from(GROUP) * (frames + pages(self.far_size)) + (1 << 16);
         Sizes {
-            fast: all.saturating_sub(window + spare).max(64),
+            fast: frames.saturating_sub(window + spare).max(64),
             far: pages(self.far_size),
             window,
             spare: spare as usize,
@@ -123,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_setup_is_read_as_written_and_its_sizes_fit_the_budget() {
         let setup = Setup {
             fast: 5 << 20,
             far_size: 1 << 40,
@@ -145,7 +143,7 @@ mod tests {
         assert_eq!(sizes.pages, 1 << 30);
         let small = Setup { far_size: 80 << 20, ..setup.clone() }.sizes();
         assert!(u64::from(small.pages) >= u64::from(GROUP) * (small.fast + small.far));
-        // Every page on a memory node may be parked, and there is no window.
+        // There is no window. Every page may be parked: 10,240 are far, and 10 frames are spare.
         let mapped = Setup { far: "node:1".into(), far_size: 40 << 20, ..setup }.sizes();
         assert_eq!(mapped.fast + mapped.spare as u64, 5 << 8);
         assert_eq!(

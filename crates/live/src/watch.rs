@@ -74,21 +74,19 @@ nearfar_schema::columns! {
 pub struct Snapshot {
     /// The launcher's process.
     pub launcher: u32,
-    /// Seconds since it began.
+    /// Seconds since the run began.
     pub seconds: f64,
-    /// The policy.
     pub policy: String,
-    /// The far tier.
     pub far: String,
     /// Fast memory of each process.
     pub fast_bytes: u64,
-    /// Most memory of each in the far tier.
+    /// Size limit of the far tier of each process.
     pub far_size_bytes: u64,
     /// Number of process images so far, including those that have ended.
     pub images: u64,
-    /// Whether it is over.
+    /// Whether the run is over.
     pub is_over: bool,
-    /// Its exit code, if it is over and was not killed itself.
+    /// Exit code, if the run is over and its launcher was not killed.
     pub exit_code: Option<i32>,
     /// Why the run was killed, if it was.
     pub why: Option<String>,
@@ -118,7 +116,7 @@ impl Counts {
     }
 }
 
-/// A run.
+/// A run that is under way.
 #[derive(Debug)]
 pub struct Watched {
     launcher: u32,
@@ -218,7 +216,7 @@ impl Watched {
         [self.launcher, reaper].contains(&pid) || self.shared.claimed().any(runs)
     }
 
-    /// Whether it is over.
+    /// Whether the run is over.
     pub fn is_over(&self) -> bool {
         wait([Some(self.process.as_raw_fd())], 0)[0] || self.shared.head().ended().is_some()
     }
@@ -339,7 +337,7 @@ fn files() -> Vec<(u32, PathBuf)> {
     found
 }
 
-/// The words of a process; empty if it is gone.
+/// The command line of a process; empty if it has ended.
 fn command_of(pid: u32) -> String {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy);
@@ -368,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_managers_publish_is_seen_with_its_rates() {
+    fn a_snapshot_has_what_managers_publish_and_its_rates() {
         let (shared, file, block) = run();
         let mut watched = open(&file).unwrap();
         assert!(watched.has(std::process::id()) && !watched.has(u32::MAX / 2));
@@ -384,7 +382,7 @@ mod tests {
         block.manager_ns.store(500_000_000, Ordering::Relaxed);
         block.used[0].store(100, Ordering::Relaxed);
         block.peak[0].store(300, Ordering::Relaxed);
-        // A program that was started since.
+        // A program that has started since the first snapshot.
         let more = &shared.blocks()[shared.claim(1).unwrap()];
         more.set_state(State::Running);
         more.publish(&Counters { faults: 2, ..Counters::default() });
@@ -399,7 +397,7 @@ mod tests {
         assert_eq!((own.budget_bytes, whole.budget_bytes), (4 << 20, 8 << 20));
         assert_eq!((second.images, second.policy.as_str(), second.is_over), (2, "ssp", false));
 
-        // What ends leaves its counts to the whole.
+        // The counts of an ended process stay in the total.
         block.set_state(State::Ended);
         let third = watched.snapshot_at(4_000_000_000);
         assert_eq!((third.rows.len(), third.rows[0].faults, third.images), (2, 42, 2));
@@ -412,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_run_is_refused_in_a_line() {
+    fn a_process_without_a_run_is_refused_in_one_line() {
         let (shared, file, _) = run();
         shared.head().launcher.store(1, Ordering::Relaxed);
         assert_eq!(open(&file).unwrap_err().kind(), io::ErrorKind::NotFound);

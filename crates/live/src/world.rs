@@ -13,15 +13,15 @@
 //! | far | resident in the window, clean | its content | yes |
 //! | far | resident in the window, written | none | no |
 //!
-//! In the **parking area**, neither the program nor a device can reach a frame. A page leaves the program's
-//! memory only by parking, because a device may still write to a page that is copied in place. A parked frame
-//! is final. For the same reason, a page with a shadow is always a new frame.
+//! In the **parking area**, neither the program nor a device can reach a frame, so its content is final. A
+//! page leaves the program's memory only by parking, because a device may still write to a page that is
+//! copied in place. For the same reason, a page with a shadow is always in a new frame.
 //!
-//! The **window** lets references to far pages through that the policy does not promote: a few far pages are
-//! in the program's memory, first in, first out.
+//! The **window** is a FIFO of a few far pages in the program's memory: it lets references through to far
+//! pages that the policy does not promote.
 //!
 //! The kernel shows no accessed bits. [`clear_accessed`](nearfar_kernel::tiering::Memory::clear_accessed)
-//! parks a fast page, and the fault that returns it sets the bit without asking the policy.
+//! parks a fast page, and the fault that returns it sets the bit without calling the policy.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -65,7 +65,7 @@ pub struct Sizes {
     pub far: u64,
     /// Maximum number of far pages in the program's memory at a time.
     pub window: u64,
-    /// Empty frames kept for pages that return.
+    /// Maximum number of unused frames that are kept for pages that return.
     pub spare: usize,
     /// Maximum number of pages of the program.
     pub pages: u32,
@@ -74,14 +74,14 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Places that the parking area needs: all fast pages may be parked, and all pages on a memory node.
+    /// Places that the parking area needs: every fast page may be parked, and every page on a memory node.
     pub fn parking(&self) -> u32 {
         let far = if self.mapped { self.far } else { 0 };
         (self.fast + far + self.window + self.spare as u64 + 64).min(u32::MAX.into()) as u32
     }
 }
 
-/// Pages that each node may have, and those that are charged to it. Fast memory may be over its capacity.
+/// Capacity of each node, and pages charged to it. Fast memory may be over its capacity.
 #[derive(Debug)]
 pub(crate) struct Budget {
     pub(crate) capacity: [u64; 2],
@@ -112,11 +112,11 @@ pub struct World<K> {
     parking: Parking,
     /// Pages that were moved to an address without a number, and are not in the program's memory yet.
     pub(crate) unnumbered: BTreeMap<Va, Backing>,
-    /// One page.
+    /// Scratch space for one page.
     buffer: Vec<u8>,
     pub(crate) workers: Workers,
     pub(crate) event: EventState,
-    /// Copies that were begun and whose pages are being read from the far tier.
+    /// Copies in progress whose pages are being read from the far tier, and the threads to wake.
     fetching: Vec<(Slot, Page, Thread)>,
     /// What happened so far.
     pub counters: Counters,
@@ -148,7 +148,6 @@ impl<K: Kernel> World<K> {
         }
     }
 
-    /// The kernel.
     pub fn kernel(&self) -> &K {
         &self.kernel
     }
@@ -214,7 +213,7 @@ impl<K: Kernel> World<K> {
         self.pages.next_mapped(from, self.numbers.top())
     }
 
-    /// Note that the kernel refused the request `what` at this page.
+    /// Record that the kernel refused the request `what` at this page.
     fn refused(&mut self, fail: Fail, what: &str, at: Va) -> Refused {
         match fail {
             Fail::Again => self.event.again = true,
@@ -236,7 +235,7 @@ impl<K: Kernel> World<K> {
         Refused::Pinned
     }
 
-    /// The state of the page there, for a message.
+    /// The state of the page there, for an error message.
     fn describe(&self, at: Va) -> String {
         match self.page_at(at) {
             None => "unknown".into(),
@@ -244,7 +243,7 @@ impl<K: Kernel> World<K> {
         }
     }
 
-    /// The program must end before it reads a wrong byte.
+    /// Record why the program must end before it reads a wrong byte. The first reason stays.
     pub(crate) fn break_down(&mut self, why: String) {
         self.broken.get_or_insert(why);
     }
@@ -256,7 +255,7 @@ impl<K: Kernel> World<K> {
         self.kernel.protect(at, on).map_err(|fail| self.refused(fail, "protecting", at))
     }
 
-    /// Place up to `pages` pages of zeros from here on. [`Refused::State`] if there is a page.
+    /// Place up to `pages` pages of zeros from `at` on. [`Refused::State`] if there is a page at `at`.
     pub(crate) fn place_zeros(&mut self, at: Va, pages: u64) -> Result<u64, Refused> {
         self.kernel.place_zeros(at, pages).map_err(|fail| match fail {
             // Another thread's fault placed it.
@@ -299,7 +298,7 @@ impl<K: Kernel> World<K> {
         self.pages.unmap(page);
     }
 
-    /// No copy of the page is in progress any more.
+    /// End the page's copy, if one is in progress.
     fn end_copy(&mut self, page: Page) {
         let state = self.pages.state(page);
         if state.has(PageFlags::COPYING) {
@@ -313,8 +312,8 @@ impl<K: Kernel> World<K> {
         let state = self.pages.state(page);
         let protected = state.has(PageFlags::PROTECTED);
         if state.is_parked() {
-            // A parked far page has no slot: it could not be stored, or is on a memory node. There it may be
-            // being copied, and a write must be seen.
+            // A parked far page has no slot: it could not be stored, or is on a memory node, where a copy in
+            // progress must notice writes.
             let copying = state.is_far() && !write && state.has(PageFlags::COPYING);
             self.restore(page, protected || copying || self.pages.slot(page).is_some())?;
             if write {
@@ -337,7 +336,7 @@ impl<K: Kernel> World<K> {
         Ok(())
     }
 
-    /// A copy in progress is out of date.
+    /// Record a write: it makes a copy in progress out of date.
     fn note_write(&mut self, page: Page) {
         if self.pages.state(page).has(PageFlags::COPYING) {
             self.pages.set(page, PageFlags::WRITTEN, true);

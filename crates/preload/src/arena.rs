@@ -14,16 +14,17 @@ use nearfar_live::linux::MADV_DONTNEED_LOCKED;
 const RESERVED: usize = 1 << 38;
 /// Bytes that are made accessible at a time.
 const STEP: usize = 1 << 20;
-/// Block sizes are powers of two from 16 bytes on.
+/// Block sizes are powers of two: the binary logarithm of the smallest, 16 bytes, and their number.
 const SMALLEST: u32 = 4;
 const CLASSES: usize = 40;
 /// The memory of free blocks of at least this size is returned to the kernel.
 const LARGE: usize = 1 << 20;
 
 struct State {
+    /// The first unused byte, and the number of unused bytes from there on.
     next: *mut u8,
     left: usize,
-    /// Bytes of the reservation, and accessible bytes from `next` on.
+    /// Bytes of the reservation, and accessible ones from `next` on.
     length: usize,
     usable: usize,
     free: [*mut u8; CLASSES],
@@ -35,7 +36,6 @@ impl State {
         Self { next: null_mut(), left: 0, length: 0, usable: 0, free: [null_mut(); CLASSES] };
 }
 
-/// The allocator.
 pub(crate) struct Arena {
     locked: AtomicBool,
     state: std::cell::UnsafeCell<State>,
@@ -49,7 +49,7 @@ impl Arena {
         Self { locked: AtomicBool::new(false), state: std::cell::UnsafeCell::new(State::EMPTY) }
     }
 
-    /// Reserve new address space. For a forked process, which has no copy of this one's.
+    /// Start anew, in a forked process: it has no copy of the reserved address space.
     pub(crate) fn reset(&self) {
         self.with(|state| *state = State::EMPTY);
     }

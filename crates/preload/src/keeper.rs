@@ -1,7 +1,7 @@
 //! The keeper: a process that shares the manager's descriptors, but not its memory.
 //!
-//! If the manager is killed, its userfaultfds stay open in the keeper: those of children from their creation.
-//! A reference to a missing page waits, and never reads zeros. The keeper then has the launcher kill the run,
+//! If the manager is killed, its userfaultfds, including those of children, stay open in the keeper. So a
+//! reference to a missing page waits, and never reads zeros. The keeper then has the launcher kill the run,
 //! or kills it itself. Because it has its own memory, the kernel does not kill it with the program when
 //! memory runs out.
 
@@ -21,14 +21,14 @@ use crate::{ARENA, pause};
 /// How long the launcher may take to kill the run, in tenths of a second.
 const LAUNCHER_TIMEOUT: u32 = 50;
 
-/// The keeper, for the manager.
+/// The manager's handle of the keeper.
 pub(crate) struct Keeper {
-    /// Shared by both: 1 once the manager has finished.
+    /// In memory shared with the keeper: 1 once the manager has finished.
     is_over: &'static AtomicU32,
 }
 
 impl Keeper {
-    /// The manager has finished, and no process waits for a page.
+    /// Let the keeper end: the manager has finished, and no process waits for a page.
     pub(crate) fn release(&self) {
         self.is_over.store(1, Ordering::Release);
     }
@@ -84,7 +84,7 @@ fn keep(
     unsafe { libc::_exit(0) }
 }
 
-/// Have the launcher kill the run, with this process last. Without a launcher, kill it here.
+/// Have the launcher kill the run, and this process last. Without a launcher, kill the run here.
 fn end(shared: &Shared, block: &Block, (launcher, bell): (u32, u32)) {
     let pid = block.pid.load(Ordering::Relaxed);
     let message =

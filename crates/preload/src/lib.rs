@@ -102,7 +102,7 @@ fn begin(setup: &str) -> Result<(), String> {
     let doorbell = kernel.doorbell();
     kernel.exclude_all();
     let world = World::new(kernel, store, sizes);
-    // Whether the launcher has reacted to the state. Otherwise it has ended, and this program is not managed.
+    // Set the state and wait for the launcher's reaction. False if it has ended: this program is not managed.
     let is_acknowledged = |state| {
         block.set_state(state);
         let Ok(bell) = launcher_fd(setup.bell) else { return false };
@@ -120,7 +120,7 @@ fn begin(setup: &str) -> Result<(), String> {
     let manager = if setup.remote {
         let (ours, launchers) = Socket::pair().map_err(|error| error.to_string())?;
         block.socket.store(launchers.as_raw_fd() as u32, Ordering::Relaxed);
-        if !is_acknowledged(State::Asking) {
+        if !is_acknowledged(State::Connecting) {
             return Ok(());
         }
         drop(launchers);
@@ -191,7 +191,7 @@ fn descriptors() -> Vec<RawFd> {
     let Ok(folder) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let names = folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let all: Vec<RawFd> = names.collect();
-    // That of the folder is closed by now.
+    // The descriptor of the folder is closed by now.
     // SAFETY: returns the flags of a descriptor.
     all.into_iter().filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0).collect()
 }

@@ -22,17 +22,15 @@ pub(crate) fn publish(manager: &Manager<Linux>, block: &Block) {
     block.publish(&world.counters);
 }
 
-/// [`publish`], with the values that take longer to find.
+/// [`publish`], and the values that take longer to determine.
 fn publish_all(manager: &Manager<Linux>, block: &Block) {
     publish(manager, block);
     block.manager_ns.store(processor_time(), Ordering::Relaxed);
     block.held_pages.store(manager.world.held_pages(), Ordering::Relaxed);
 }
 
-/// Serve the program until it has ended or called exec, and no process uses its memory.
-///
-/// # Errors
-/// Why the program must end.
+/// Serve the program until it has ended or called exec, and no process uses its memory. An error says why the
+/// program must end.
 pub(crate) fn manage(
     manager: &mut Manager<Linux>,
     mut owner: Owner,

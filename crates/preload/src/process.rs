@@ -3,7 +3,7 @@
 //! A thread of the program would end with it and close the userfaultfds of children that still lack pages:
 //! they would read zeros. So the manager is created with `CLONE_VM` and without `CLONE_THREAD`: a process
 //! with the program's address space, but its own descriptors, signals, limits, credentials and session. It
-//! survives exit, kill and exec of the program, and the program has no thread that it does not know of.
+//! survives exit, kill and exec of the program, and adds no thread to the program.
 //!
 //! libc cannot create such a process. The process needs thread-local memory, which only `pthread_create`
 //! allocates. So a thread is started that is never joined. It creates the process, which uses the thread's
@@ -28,7 +28,7 @@ const STACK: usize = 1 << 20;
 const SMALL_STACK: usize = 1 << 14;
 pub(crate) const STAND_IN_STACK: usize = 1 << 15;
 
-/// What the manager starts with.
+/// The state with which the manager starts.
 pub(crate) struct Parts {
     pub(crate) stacks: Stacks,
     pub(crate) manager: Manager<Linux>,
@@ -123,14 +123,14 @@ fn start_thread(stack: *mut c_void, parts: *mut Parts) -> c_int {
     }
 }
 
-/// The thread. It creates the manager through another process, so that the manager is no child of the
-/// program.
+/// The thread's entry point. It creates the manager through another process, so that the manager is no child
+/// of the program.
 extern "C" fn thread_main(parts: *mut c_void) -> *mut c_void {
     // SAFETY: from `start`, for this thread; system calls, and a stack that nothing else uses.
     unsafe {
         THREAD.store(libc::gettid() as u32, Ordering::Release);
         let stack = top((*parts.cast::<Parts>()).stacks.intermediate, SMALL_STACK);
-        // It sends the program no signal when it ends.
+        // Without an exit signal, which the program would notice.
         let flags = libc::CLONE_VM | libc::CLONE_VFORK;
         let intermediate = libc::clone(intermediate_main, stack, flags, parts);
         if intermediate < 0 {
@@ -147,7 +147,7 @@ extern "C" fn thread_main(parts: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// The process between the thread and the manager.
+/// The entry point of the process between the thread and the manager.
 extern "C" fn intermediate_main(parts: *mut c_void) -> c_int {
     // SAFETY: as above.
     unsafe {
@@ -164,7 +164,7 @@ fn last_error() -> i32 {
     Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// The manager.
+/// The manager's entry point.
 extern "C" fn manager_main(parts: *mut c_void) -> c_int {
     // SAFETY: a box of this type, which this process owns.
     let parts = *unsafe { Box::from_raw(parts.cast::<Parts>()) };

@@ -2,8 +2,9 @@
 //!
 //! If the program maps a part of a mapping anew with `MAP_FIXED`, the part is registered some 20 ms later
 //! than the rest. Until then the kernel has several mappings instead of one; if the part is written
-//! meanwhile, it keeps them. `mremap` refuses more than one mapping. So the manager is asked to look for new
-//! memory at once, and the call is repeated. If that fails too, the mappings are moved one by one.
+//! meanwhile, it keeps them. `mremap` refuses more than one mapping. So a reference to the **doorbell** makes
+//! the manager register new memory at once, and the call is repeated. If that fails too, the mappings are
+//! moved one by one.
 
 use std::fs::File;
 use std::io::Read;
@@ -20,8 +21,7 @@ static DOORBELL: AtomicU64 = AtomicU64::new(0);
 
 /// Maximum number of mappings that one call moves.
 const MAX_PARTS: usize = 64;
-/// Maximum number of reads of the list of mappings: if the manager joins some during a read, they are
-/// missing.
+/// Maximum number of reads of the list of mappings. A read misses mappings that are merged meanwhile.
 const READINGS: usize = 5;
 
 /// Record this process and the address of its doorbell.
@@ -106,7 +106,7 @@ fn move_parts(
     let target = if is_fixed { new } else { reserve(new_size)? };
     let fixed = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let to = |part: &Range<usize>| target + (part.start - old);
-    // The last first: only it can fail, as it may need more memory.
+    // Move the last part first: only this can fail, as it may need more memory.
     if call(last.start, last.len(), grown, fixed, to(last)) == libc::MAP_FAILED {
         return None;
     }
@@ -133,7 +133,7 @@ fn find_parts(range: Range<usize>, parts: &mut [Range<usize>; MAX_PARTS]) -> Opt
     let (mut count, mut next, mut first_rights) = (0, range.start, None);
     let complete = each_mapping(|MapsLine { start, end, rights, inode, .. }| {
         let (start, end) = (start as usize, end as usize);
-        // If the manager joins mappings meanwhile, some are seen again as a part of a larger one.
+        // Mappings that are merged meanwhile may be seen again, as a part of a larger one.
         if end <= next || start >= range.end {
             return true;
         }

@@ -22,7 +22,6 @@ use crate::{PAGE, Slot};
 
 mod queue;
 
-/// The registry's entry.
 pub static TIER: TierEntry = TierEntry {
     what: "a file, read and written without the page cache, many pages at a time",
     argument: "PATH",
@@ -35,7 +34,7 @@ pub static TIER: TierEntry = TierEntry {
 };
 
 /// Maximum number of buffers with pages that are not written yet. The others are for reads.
-const STORING: usize = REQUESTS / 2;
+const WRITE_BUFFERS: usize = REQUESTS / 2;
 
 struct PagesOnFile {
     file: File,
@@ -78,7 +77,7 @@ impl PagesOnFile {
         })
     }
 
-    /// Take a slot. If there is no other, wait for one that was freed during a request.
+    /// Take a slot. If none is free, wait for one that was freed while its request was in flight.
     fn take(&mut self) -> std::result::Result<Slot, Fault> {
         loop {
             match (self.slots.take(), &mut self.queue) {
@@ -104,12 +103,13 @@ impl PagesOnFile {
             queue.allocated.resize(slot.index() + 1, false);
         }
         let buffer = loop {
+            // On a full file system, only slots with allocated blocks can be written.
             let refused = queue.refused;
-            if refused == STORING || refused > 0 && !queue.allocated[slot.index()] {
+            if refused == WRITE_BUFFERS || refused > 0 && !queue.allocated[slot.index()] {
                 return Err(Fault::Full);
             }
             let storing = queue.writing + refused;
-            match if storing < STORING { queue.buffer() } else { None } {
+            match if storing < WRITE_BUFFERS { queue.buffer() } else { None } {
                 Some(buffer) => break buffer,
                 None => queue.wait(&self.file, &mut self.slots)?,
             }
@@ -213,7 +213,7 @@ impl Far for PagesOnFile {
             return Ok(Fetch::Pending { predicted_ns });
         };
         queue.read(buffer, request, &self.file);
-        // A file system in memory completes it at once.
+        // A file system in memory completes the read at once.
         let before = queue.arrivals.len();
         queue.reap(&self.file, &mut self.slots);
         queue.check()?;
@@ -321,7 +321,7 @@ mod tests {
                 for round in 1..4u8 {
                     while let Ok(slot) = far.store(&page(round)) {
                         held.push((slot, page(round)));
-                        assert!(held.len() <= 16 + STORING, "more pages than fit");
+                        assert!(held.len() <= 16 + WRITE_BUFFERS, "more pages than fit");
                     }
                     assert_eq!(far.store(&page(round)), Err(Fault::Full));
                     assert!(held.len() >= 16);

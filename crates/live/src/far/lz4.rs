@@ -8,20 +8,19 @@ use super::TierEntry;
 use super::pool::{Codec, Pool};
 use crate::PAGE;
 
-/// The registry's entry.
 pub static TIER: TierEntry = TierEntry {
     what: "a pool in memory, compressed by LZ4",
     argument: "",
     is_mapped: false,
     own_time: None,
-    check: super::nothing,
+    check: super::no_argument,
     make: |_, pages| Ok(Box::new(Pool::new(Lz4(CompressTable::default()), pages))),
 };
 
 struct Lz4(CompressTable);
 
 impl Codec for Lz4 {
-    // It refuses smaller buffers.
+    // `lz4_flex` refuses smaller buffers.
     const ROOM: usize = get_maximum_output_size(PAGE);
 
     fn compress(&mut self, page: &[u8], into: &mut [u8]) -> Option<usize> {

@@ -36,7 +36,7 @@ pub enum Fetch {
     Ready,
     /// The page is being read.
     Pending {
-        /// Predicted time from now on.
+        /// Predicted time until it can be loaded.
         predicted_ns: u64,
     },
 }
@@ -46,9 +46,9 @@ pub enum Fetch {
 pub struct Arrival {
     /// Its slot.
     pub slot: Slot,
-    /// Predicted time at the first request.
+    /// Read time predicted at the first request.
     pub predicted_ns: u64,
-    /// Actual time.
+    /// Actual read time.
     pub took_ns: u64,
 }
 
@@ -75,7 +75,7 @@ pub trait Far: Send {
     fn free(&mut self, slot: Slot);
     /// Start to read a page that will be loaded. [`arrived`](Far::arrived) reports a pending page once,
     /// regardless of the number of calls, and even if it was freed meanwhile. Afterwards it is ready, unless
-    /// it was stored anew or displaced by others.
+    /// its slot was reused or other pages have displaced it.
     ///
     /// # Errors
     /// [`Fault::Broken`].
@@ -93,7 +93,8 @@ pub trait Far: Send {
     fn descriptor(&self) -> Option<RawFd> {
         None
     }
-    /// When it will have finished earlier stores. Stores that can wait should wait until then.
+    /// When earlier stores will be finished; a time in the past if they are. Stores that can wait should wait
+    /// until then.
     fn busy_until(&self) -> u64 {
         0
     }
@@ -109,7 +110,7 @@ pub struct TierEntry {
     pub argument: &'static str,
     /// Its pages stay in the program's memory, on a memory node, and are not stored.
     pub is_mapped: bool,
-    /// Why the latency cannot be set, if it cannot.
+    /// Why `--far-latency` cannot be set, if it cannot.
     pub own_time: Option<&'static str>,
     /// Check whether a tier for up to `pages` pages can be made. Returns the argument with absolute paths.
     pub check: fn(argument: &str, pages: u32) -> Result<String>,
@@ -172,11 +173,11 @@ pub fn find(text: &str) -> Result<(&'static str, &'static TierEntry, &str)> {
 }
 
 /// The check of a tier that takes no argument.
-fn nothing(_: &str, _: u32) -> Result<String> {
+fn no_argument(_: &str, _: u32) -> Result<String> {
     Ok(String::new())
 }
 
-/// An absolute path: programs that the program starts may run in another folder.
+/// The absolute path: programs that the program starts may run in another folder.
 fn absolute_path(path: &str) -> Result<String> {
     let absolute = std::path::absolute(path).map_err(|error| {
         Error::input("--far", format!("{path}: {error}"), "give a path from the root on")
@@ -219,7 +220,7 @@ mod tests {
         Fetch,
     }
 
-    /// Number of pages that are stored first, and the maximum.
+    /// Number of pages that are stored before the first step, and the maximum.
     pub(super) const WORK: (u64, u32) = (600, 900);
 
     /// Steps, each with one of the stored pages.

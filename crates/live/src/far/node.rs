@@ -8,7 +8,6 @@ use nearfar_trace::{Error, Result};
 use super::{Far, Fault, TierEntry};
 use crate::{PAGE, Slot};
 
-/// The registry's entry.
 pub static TIER: TierEntry = TierEntry {
     what: "a memory node, whose pages the program accesses in place",
     argument: "N",
@@ -18,7 +17,7 @@ pub static TIER: TierEntry = TierEntry {
     make: |_, _| Ok(Box::new(Node)),
 };
 
-/// Stores no pages: those of a far tier that stays mapped are in the program's memory or in the parking area.
+/// Stores no pages: they stay in the program's memory or in the parking area.
 pub(crate) struct Node;
 
 impl Far for Node {
@@ -35,9 +34,6 @@ impl Far for Node {
 }
 
 /// The far tier's node, and the nodes of fast memory.
-///
-/// # Errors
-/// As for the check of the option.
 pub(crate) fn nodes(argument: &str) -> Result<(u32, Vec<u32>)> {
     let machine = Machine::read();
     let far = machine.check(argument, 0)?;
@@ -47,9 +43,9 @@ pub(crate) fn nodes(argument: &str) -> Result<(u32, Vec<u32>)> {
 /// Memory nodes of a machine.
 #[derive(Debug)]
 struct Machine {
-    /// Those that this process may use, and their pages.
+    /// The nodes that this process may use, and their sizes in pages.
     nodes: Vec<(u32, u64)>,
-    /// The kernel moves pages between them.
+    /// The kernel moves pages between them (NUMA balancing).
     balances: bool,
 }
 
@@ -114,7 +110,7 @@ fn numbers(list: &str) -> Vec<u32> {
     list.split(',').filter_map(range).flatten().collect()
 }
 
-/// `MemTotal` of a node's meminfo.
+/// `MemTotal` of a node's meminfo; 0 if it is missing.
 fn kib(meminfo: &str) -> u64 {
     let line = meminfo.lines().find(|line| line.contains("MemTotal:"));
     let words = line.and_then(|line| line.split_ascii_whitespace().rev().nth(1));
@@ -148,13 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_writes_of_nodes_is_read() {
+    fn node_lists_and_sizes_are_parsed() {
         assert_eq!(numbers("0-2,5\n"), [0, 1, 2, 5]);
         assert_eq!(numbers("\t0"), [0]);
         assert_eq!(numbers(""), [0u32; 0]);
         let text = "Node 1 MemTotal:         262144 kB\nNode 1 MemFree:          200000 kB\n";
         assert_eq!(kib(text), 262_144);
-        // This machine has a node, if its kernel knows of nodes at all.
+        // A kernel without NUMA lists no node.
         let machine = Machine::read();
         assert!(machine.nodes.iter().all(|(_, pages)| *pages > 0), "{machine:?}");
     }

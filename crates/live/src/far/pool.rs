@@ -1,7 +1,7 @@
 //! A pool of compressed pages in memory, as in zram and zswap.
 //!
-//! A page takes one run of chunks of 64 bytes. There is a free list for each length of runs. Without
-//! compaction, a pool never shrinks, but free runs are reused for pages of the same length.
+//! A page takes one run of chunks of 64 bytes. There is a free list for each length of runs, and no
+//! compaction: a pool never shrinks, but free runs are reused for pages of the same length.
 
 use super::slots::Slots;
 use super::{Far, Fault, is_zero};
@@ -21,7 +21,6 @@ pub(super) trait Codec: Send {
     fn decompress(&mut self, bytes: &[u8], page: &mut [u8]) -> Option<()>;
 }
 
-/// The pool.
 pub(super) struct Pool<C> {
     codec: C,
     slots: Slots,

@@ -1,4 +1,4 @@
-//! Requests of whole pages to a file, through io_uring.
+//! Reads and writes of whole pages of a file, through io_uring.
 
 use std::fs::File;
 use std::io;
@@ -40,8 +40,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// # Errors
-    /// The kernel has no io_uring, or this process may not use it.
+    /// Fails if the kernel has no io_uring, or this process may not use it.
     pub(super) fn new() -> io::Result<Self> {
         let mut builder = IoUring::builder();
         // Completions are polled, so they need no interrupt.
@@ -51,7 +50,6 @@ impl Ring {
         Ok(Self { ring, buffers, in_flight: [false; REQUESTS], count: 0 })
     }
 
-    /// All buffers.
     pub(super) fn all() -> impl DoubleEndedIterator<Item = Buffer> {
         (0..REQUESTS as u16).map(Buffer)
     }
@@ -78,15 +76,12 @@ impl Ring {
 
     /// Copy the page of a buffer that is being written.
     pub(super) fn copy_written(&self, buffer: Buffer, into: &mut [u8]) {
-        // The kernel only reads it as well.
+        // The kernel only reads the buffer as well.
         into.copy_from_slice(&self.buffers[buffer.index()].0);
     }
 
     /// Start to read the page at this offset of the file into the buffer. The file must stay open until the
-    /// request is complete.
-    ///
-    /// # Errors
-    /// The kernel accepts no requests; the ring is unusable.
+    /// request is complete. On an error, the ring is unusable.
     pub(super) fn read(&mut self, buffer: Buffer, file: &File, at: u64) -> io::Result<()> {
         let into = self.page_mut(buffer).as_mut_ptr();
         let read = opcode::Read::new(types::Fd(file.as_raw_fd()), into, PAGE as u32);
@@ -94,9 +89,6 @@ impl Ring {
     }
 
     /// Start to write the buffer to this offset of the file.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
     pub(super) fn write(&mut self, buffer: Buffer, file: &File, at: u64) -> io::Result<()> {
         let from = self.page(buffer).as_ptr();
         let write = opcode::Write::new(types::Fd(file.as_raw_fd()), from, PAGE as u32);
@@ -108,7 +100,7 @@ impl Ring {
         // SAFETY: the buffer lives as long as the ring, which is dropped when no request is in flight, and is
         // not accessed until the request is complete.
         unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)?;
-        // It stays in the queue even if submitting fails.
+        // The request stays in the queue even if submitting fails.
         self.in_flight[buffer.index()] = true;
         self.count += 1;
         uninterrupted(|| self.ring.submit())
@@ -129,9 +121,6 @@ impl Ring {
     }
 
     /// Wait until a request is complete.
-    ///
-    /// # Errors
-    /// Those of the system.
     pub(super) fn wait(&self) -> io::Result<()> {
         uninterrupted(|| self.ring.submit_and_wait(1))
     }

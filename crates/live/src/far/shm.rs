@@ -10,13 +10,12 @@ use super::{Far, Fault, TierEntry};
 use crate::linux::owned;
 use crate::{PAGE, Slot};
 
-/// The registry's entry.
 pub static TIER: TierEntry = TierEntry {
     what: "shared memory, not compressed",
     argument: "",
     is_mapped: false,
     own_time: None,
-    check: super::nothing,
+    check: super::no_argument,
     make: |_, pages| Ok(Box::new(Shm::new(pages)?)),
 };
 
@@ -52,7 +51,7 @@ impl Shm {
         if start == libc::MAP_FAILED {
             return Err(io("mapping"));
         }
-        // A child that touches all of its memory would allocate pages here.
+        // A forked child that touches all of its memory would allocate pages here.
         // SAFETY: the new mapping.
         unsafe { libc::madvise(start, length.max(PAGE), libc::MADV_DONTFORK) };
         Ok(Self { start: start.cast(), length, slots: Slots::new(pages), held: 0 })

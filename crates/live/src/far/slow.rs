@@ -9,17 +9,17 @@ use rustc_hash::FxHashSet;
 use super::{Arrival, Far, Fault, Fetch};
 use crate::Slot;
 
-/// A far tier with a minimum latency. Any number of pages can be pending.
+/// Any number of pages can be pending.
 pub struct Slow {
     far: Box<dyn Far>,
     min_ns: u64,
     /// Pending pages, the earliest first.
     pending: VecDeque<Request>,
-    /// Those of them that the tier itself has not read yet.
+    /// Pending pages that the wrapped tier has not read yet.
     lacking: FxHashSet<Slot>,
-    /// Pages that have arrived and were not loaded yet.
+    /// Pages that have arrived and are not loaded yet.
     ready: FxHashSet<Slot>,
-    /// Arrivals of the tier itself.
+    /// Scratch space for arrivals of the wrapped tier.
     arrivals: Vec<Arrival>,
     /// The time of the latest call.
     now: u64,
@@ -34,7 +34,7 @@ struct Request {
 }
 
 impl Slow {
-    /// Each page stored or loaded takes at least this long.
+    /// Each store or load takes at least this long.
     pub fn new(far: Box<dyn Far>, nanoseconds: u64) -> Self {
         Self {
             far,
@@ -50,7 +50,7 @@ impl Slow {
 }
 
 impl Far for Slow {
-    /// Returns at once, but later stores wait.
+    /// Returns at once, but [`busy_until`](Far::busy_until) delays later stores.
     fn store(&mut self, page: &[u8]) -> Result<Slot, Fault> {
         let slot = self.far.store(page)?;
         self.busy_until = self.busy_until.max(self.now) + self.min_ns;

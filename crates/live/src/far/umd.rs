@@ -2,9 +2,9 @@
 //!
 //! A stored page goes to the device's small DRAM, and to flash when it is the least recently used. nearfar's
 //! flash translation layer places and collects pages; the file has the content of the flash at the same
-//! offsets. The device of the `ssd` study ([`nearfar_hardware::umd`]) determines how long a service takes:
-//! the file is in the page cache and faster, and the tier waits for the device's time. The host does not tell
-//! the device which pages are free, so these are programmed and collected too, as in the paper.
+//! offsets. The file is in the page cache and fast, so the tier waits for the time that the device of the
+//! `ssd` study ([`nearfar_hardware::umd`]) takes for each service (a load of a page into its DRAM). The host
+//! sends no TRIM, so free pages are programmed and collected too, as in the paper.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -23,7 +23,6 @@ use super::{Arrival, Far, Fault, Fetch, TierEntry};
 use crate::linux::monotonic;
 use crate::{PAGE, Slot};
 
-/// The registry's entry.
 pub static TIER: TierEntry = TierEntry {
     what: "a simulated DRAM-interface SSD; its flash is a temporary file",
     argument: "MACHINE",
@@ -39,7 +38,7 @@ pub static TIER: TierEntry = TierEntry {
 
 /// Bytes of the device's DRAM, between fast memory and flash.
 const DRAM: u64 = 1 << 20;
-/// Maximum number of services in flight; and of services above which stores wait.
+/// Maximum number of services in flight, and the number from which on stores should wait.
 const SERVICES: usize = 128;
 const STORING: usize = 16;
 /// The default precondition of the `ssd` study.
@@ -74,7 +73,7 @@ struct Device {
     /// Requested pages that wait until fewer services are in flight.
     queue: VecDeque<(Logical, u64)>,
     arrivals: Vec<Arrival>,
-    /// A page that is being collected.
+    /// Content of a page that garbage collection moves.
     moved: Vec<u8>,
     now: u64,
     /// When the next event of the device is due.
@@ -90,8 +89,7 @@ struct Service {
 }
 
 impl OnFlash {
-    /// # Errors
-    /// Input errors: no such machine, no flash, flash that is too small or has another page size.
+    /// Fails if the machine does not exist or has no flash of this size and page size.
     fn open(machine: &str, pages: u32) -> Result<Self> {
         let machine = Machine::load(machine, Path::new(""))?;
         let geometry = Geometry::new(&machine)?;
@@ -206,7 +204,8 @@ impl Device {
         Ok(())
     }
 
-    /// Load a page into the device's DRAM, from flash unless it is `new`. Returns whether that takes time.
+    /// Load a page into the device's DRAM, from flash unless it is `new`. `requested`: when `fetch` requested
+    /// it, if it did. Returns whether the load takes time.
     fn begin(
         &mut self,
         page: Logical,
@@ -248,7 +247,7 @@ impl Device {
                     .file
                     .read_exact_at(frame, offset_of(command.page))
                     .map_err(|error| broken("reading", &error))?,
-                // A page that was freed and requested nevertheless.
+                // A page that was requested although it had been freed.
                 (Op::Read, false) => frame.fill(0),
                 (Op::Read, true) => {
                     moves = self.is_stored[page];
@@ -386,10 +385,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(8))]
 
-        /// More pages than the device's DRAM has room for come back from flash as well, and not before
-        /// the device says.
+        /// Pages that do not fit the device's DRAM come back from flash, and not before the predicted time.
         #[test]
-        fn what_goes_to_flash_comes_back(work in work()) {
+        fn stored_pages_come_back_from_flash(work in work()) {
             let far = (TIER.make)("umd", WORK.1).unwrap();
             comes_back(far, &work, |Arrival { slot, predicted_ns, took_ns }| {
                 assert!(took_ns >= predicted_ns, "{slot:?}: {took_ns} ns, predicted {predicted_ns}");

@@ -7,13 +7,12 @@ use super::TierEntry;
 use super::pool::{Codec, Pool};
 use crate::PAGE;
 
-/// The registry's entry.
 pub static TIER: TierEntry = TierEntry {
     what: "a pool in memory, compressed by zstd",
     argument: "",
     is_mapped: false,
     own_time: None,
-    check: super::nothing,
+    check: super::no_argument,
     make: |_, pages| Ok(Box::new(Pool::new(Zstd::new()?, pages))),
 };
 

@@ -13,7 +13,7 @@ pub fn copy_of(pid: u32, descriptor: u32) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), descriptor, 0) })
 }
 
-/// A descriptor of a process, readable when the process has ended.
+/// A pidfd: readable when the process has ended.
 ///
 /// # Errors
 /// Those of the system: `ESRCH` if there is no such process.

@@ -32,7 +32,7 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_DONTFORK] {
-            // SAFETY: the new mapping. Kernels without huge pages refuse the first.
+            // SAFETY: the new mapping. Kernels without huge pages refuse the first advice.
             unsafe { libc::madvise(start, length, advice) };
         }
         Ok(Self { start: start.cast(), pages })
@@ -53,7 +53,6 @@ impl Mapping {
         Range::new(from, from.plus(self.pages))
     }
 
-    /// The last page.
     pub(super) fn last(&self) -> Va {
         Va::of(self.address()).plus(self.pages - 1)
     }
@@ -66,7 +65,7 @@ impl Mapping {
         unsafe { libc::mprotect(self.start.cast(), length, protection) };
     }
 
-    /// Undo `mlockall`: pages cannot be moved between locked and unlocked memory.
+    /// Undo an `mlockall` of the program: pages cannot be moved between locked and unlocked memory.
     pub(super) fn unlock(&self) {
         // SAFETY: the mapping.
         unsafe { libc::munlock(self.start.cast(), self.pages as usize * PAGE) };

@@ -1,4 +1,4 @@
-//! The real kernel: Linux 6.8 or later.
+//! [`Kernel`] on the real kernel, Linux 6.8 or later.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -69,7 +69,7 @@ pub struct Linux {
     messages: Vec<Message>,
     children: Vec<Option<Uffd>>,
     stand_ins: Option<StandIns>,
-    /// If the far tier is a memory node.
+    /// Set if the far tier is a memory node.
     nodes: Option<Nodes>,
     /// Never managed: everything that was mapped before the program's `main`.
     excluded: Regions,
@@ -140,7 +140,7 @@ impl Linux {
         }
     }
 
-    /// Use these threads to keep the processors of waiting threads busy.
+    /// Keep the processors of waiting threads busy with these threads.
     pub fn use_stand_ins(&mut self, threads: StandIns) {
         self.stand_ins = Some(threads);
     }
@@ -241,11 +241,11 @@ impl Linux {
         }
     }
 
-    /// The number of bytes that a move of `pages` pages has moved, whatever it returned. Linux 6.17 and later
-    /// keep the error of an attempt at a page that was changing when the next attempt succeeds (`move_pages`
-    /// in mm/userfaultfd.c), and report `EEXIST` or a shorter move. A page that is no longer at its source
-    /// has moved: nothing else removes a page during a request, as the messages about that are read by the
-    /// caller.
+    /// The number of bytes that a move of `pages` pages, which returned `done`, has really moved. Linux 6.17
+    /// and later retry at a page that was changing, but keep the first error if the retry succeeds
+    /// (`move_pages` in mm/userfaultfd.c), and report `EEXIST` or a shorter move. A page that is no longer at
+    /// its source has moved: nothing else removes a page during a request, as the caller must first read the
+    /// message about that.
     fn check_moved(
         &mut self,
         done: std::result::Result<u64, Fail>,

@@ -21,7 +21,7 @@ fn mask(nodes: &[u32]) -> Mask {
 pub(super) struct Nodes {
     far: u32,
     fast: Mask,
-    /// The current policy of the thread that makes requests.
+    /// Whether the thread that makes requests prefers the far node; `None` if unknown.
     prefers_far: Option<bool>,
 }
 
@@ -30,7 +30,7 @@ impl Nodes {
         Self { far, fast: mask(fast), prefers_far: None }
     }
 
-    /// Allocate frames of this thread's requests on the far node or on the fast ones, if there is room.
+    /// Allocate the frames of this thread's requests on the far node or on the fast nodes, if there is room.
     pub(super) fn prefer(&mut self, far: bool) {
         if self.prefers_far == Some(far) {
             return;

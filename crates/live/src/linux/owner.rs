@@ -16,22 +16,17 @@ const KCMP_VM: libc::c_int = 1;
 #[derive(Debug)]
 pub struct Owner {
     pid: u32,
-    /// Readable when it has ended.
+    /// Its pidfd.
     process: OwnedFd,
     has_left: bool,
 }
 
 impl Owner {
-    /// The calling process.
-    ///
-    /// # Errors
-    /// Those of `pidfd_open`.
     pub fn this_process() -> io::Result<Self> {
         let pid = std::process::id();
         Ok(Self { pid, process: process_of(pid)?, has_left: false })
     }
 
-    /// Its PID.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -106,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_shares_this_memory_is_known() {
+    fn a_child_after_exec_does_not_share_this_memory() {
         let mut owner = Owner::this_process().unwrap();
         assert!(!owner.has_left());
         assert_eq!(owner.pid(), std::process::id());
@@ -138,7 +133,7 @@ mod tests {
         IS_OVER.store(true, Ordering::Release);
         // SAFETY: the child of this test.
         assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
-        // Programs that other tests start share this memory for a moment.
+        // Programs that other tests start share this memory until their exec.
         while owner.memory_has_others() {
             std::thread::yield_now();
         }

@@ -14,7 +14,7 @@ use crate::{Child, Event, Fail, Frame, Kernel, NewRegion, PAGE, Regions, Va};
 /// How long a runnable thread may wait for a processor.
 const PREEMPTED: Duration = Duration::from_millis(10);
 
-/// Decode a message; `None` if it is of another kind.
+/// Decode a message; `None` if its kind is unknown.
 fn decode(message: &Message, adopt: impl FnOnce(RawFd) -> Child) -> Option<Event> {
     let [a, b, c] = message.arguments;
     Some(match message.event {
@@ -61,7 +61,7 @@ impl Kernel for Linux {
     fn discover(&mut self, known: &Regions, into: &mut Vec<NewRegion>) {
         self.check_discard_area();
         self.unreachable_for = Duration::ZERO;
-        // `mlockall` may have locked them while they were empty.
+        // `mlockall` may have locked the areas while they were empty.
         self.parking.unlock();
         self.discard_area.unlock();
         self.read_maps();
@@ -230,7 +230,7 @@ impl Kernel for Linux {
     }
 
     fn release_child(&mut self, child: Child) {
-        // Closes the last descriptor: its mappings become ordinary ones.
+        // Closes the last descriptor: the child's mappings become ordinary ones.
         self.children[child.number() as usize] = None;
     }
 

@@ -1,9 +1,9 @@
 //! Threads that keep processors busy for threads that wait for a page.
 //!
 //! A faulting thread sleeps in the kernel until its page arrives, and frees its processor. To emulate a core
-//! that stalls (`--epf none`), another thread keeps the processor busy. The alternative is a signal at the
-//! fault whose handler waits (`UFFD_FEATURE_SIGBUS`). It makes system calls with missing memory fail, also
-//! those that wait for a lock, so most programs would fail (`tests.rs` has a test).
+//! that stalls (`--epf none`), another thread keeps the processor busy. The alternative is a signal handler
+//! that busy-waits (`UFFD_FEATURE_SIGBUS`). But then system calls with missing memory fail, including those
+//! that wait for a lock, and with them most programs (`tests.rs` has a test).
 
 use std::fs;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use rustix::thread::{CpuSet, Pid, futex, sched_setaffinity};
 const IDLE: u32 = 0;
 const BUSY: u32 = 1;
 
-/// A stand-in: its state, and its thread number.
+/// A stand-in: its state, and its thread ID.
 #[derive(Debug, Default)]
 struct StandIn {
     state: AtomicU32,

@@ -1,4 +1,4 @@
-//! Checks of the model's rules on the real kernel, and policies with a program in this process.
+//! Checks of the model's rules on the real kernel, and of policies that manage memory of this process.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn linux(places: u32) -> Option<Linux> {
 }
 
 #[test]
-fn a_kernel_of_other_pages_is_refused() {
+fn a_kernel_with_another_page_size_is_refused() {
     assert!(check_page_size(4096).is_ok());
     let refused = check_page_size(65536).unwrap_err().to_string();
     assert!(refused.starts_with("kernel: its pages are of 65536 bytes; use one "), "{refused}");
@@ -87,9 +87,9 @@ fn requests_answer_as_the_model_does() {
     assert_eq!(kernel.place(range.to.plus(1 << 20), &page_of(1), false), Err(Fail::Missing));
 }
 
-/// Errors of a move that succeeded are corrected.
+/// Linux 6.17 may report an error or a shorter move although pages have moved.
 #[test]
-fn what_has_moved_is_seen_where_it_is() {
+fn a_move_that_reports_a_wrong_error_is_corrected() {
     let Some((_memory, mut kernel, range)) = with_program(4, 4) else { return };
     assert_eq!(kernel.place_zeros(range.from, 4), Ok(4));
     for number in 0..3 {
@@ -108,9 +108,9 @@ fn what_has_moved_is_seen_where_it_is() {
     assert_eq!(moved(Err(Fail::Pinned), 0, 1), Err(Fail::Pinned));
 }
 
-/// The kernel copies to one mapping at a time.
+/// A part with another protection is another mapping, and the kernel copies to one mapping at a time.
 #[test]
-fn pages_come_around_where_a_part_is_read_only() {
+fn zeros_are_placed_in_memory_that_is_partly_read_only() {
     let Some((_memory, mut kernel, range)) = with_program(1, 8) else { return };
     let part = range.from.plus(4).address() as *mut libc::c_void;
     // SAFETY: two pages of the test's mapping.
@@ -123,7 +123,6 @@ fn pages_come_around_where_a_part_is_read_only() {
     assert_eq!(kernel.pagemap.present(range).len(), 8);
 }
 
-/// A mapping of one page is managed.
 #[test]
 fn a_mapping_of_one_page_is_found() {
     let Some(kernel) = linux(1) else { return };
@@ -140,7 +139,7 @@ fn a_mapping_of_one_page_is_found() {
 
 /// Scanning reserved address space is cheap.
 #[test]
-fn three_pages_of_four_tebibytes_are_found_at_once() {
+fn three_pages_in_four_tebibytes_are_found_by_one_request() {
     let Some(mut kernel) = linux(1) else { return };
     let memory = Mapping::new(1 << 30).unwrap();
     let range = memory.range();
@@ -157,7 +156,7 @@ fn three_pages_of_four_tebibytes_are_found_at_once() {
 
 /// A page counts as present if `/proc/self/pagemap` shows it in memory or on swap.
 #[test]
-fn what_is_there_is_what_the_page_map_says() {
+fn present_pages_are_those_of_the_page_map() {
     let Some(mut kernel) = linux(1) else { return };
     let memory = Mapping::new(3000).unwrap();
     let range = memory.range();
@@ -169,7 +168,7 @@ fn what_is_there_is_what_the_page_map_says() {
     for round in 0..40 {
         let at = range.from.plus(draw(2900));
         for page in 0..draw(100) {
-            // A read maps the kernel's page of zeros.
+            // A read maps the kernel's zero page.
             let at = at.plus(page);
             if draw(2) == 0 {
                 write_at(at, 1);
@@ -198,7 +197,7 @@ fn what_is_there_is_what_the_page_map_says() {
 /// While a message about mappings is unread, every request fails, even one that moves a page from a new
 /// mapping at the same address.
 #[test]
-fn unread_messages_refuse_every_request() {
+fn while_a_message_is_unread_every_request_is_refused() {
     let Some((memory, mut kernel, range)) = with_program(4, 4) else { return };
     let frame = Frame::new(0);
     kernel.place(range.from, &page_of(1), false).unwrap();
@@ -206,7 +205,7 @@ fn unread_messages_refuse_every_request() {
     let mapped = Arc::new(AtomicBool::new(false));
     let done = Arc::clone(&mapped);
     let other = std::thread::spawn(move || {
-        // SAFETY: the first half of the test's mapping; the address is used again at once.
+        // SAFETY: the first half of the test's mapping.
         unsafe {
             libc::munmap(start as *mut libc::c_void, length);
         }

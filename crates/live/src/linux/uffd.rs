@@ -18,7 +18,6 @@ const REGISTER_WP: u64 = 2;
 const COPY_WP: u64 = 2;
 const WP_ON: u64 = 1;
 
-/// Features.
 pub(super) mod feature {
     pub(crate) const PAGEFAULT_FLAG_WP: u64 = 1;
     pub(crate) const EVENT_FORK: u64 = 1 << 1;
@@ -50,7 +49,6 @@ impl Message {
     pub(super) const WP: u64 = 2;
 }
 
-/// A userfaultfd.
 #[derive(Debug)]
 pub(super) struct Uffd(OwnedFd);
 
@@ -61,7 +59,6 @@ impl AsRawFd for Uffd {
 }
 
 impl Uffd {
-    /// Open one with these features.
     pub(super) fn open(features: u64) -> io::Result<Self> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         // SAFETY: a system call that takes a number.
@@ -84,15 +81,15 @@ impl Uffd {
         if done < 0 { Err(Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Report missing pages and writes to protected ones.
+    /// Register a range: report missing pages and, with `protect`, writes to write-protected ones.
     pub(super) fn register(&self, start: u64, length: u64, protect: bool) -> io::Result<()> {
         let mode = REGISTER_MISSING | if protect { REGISTER_WP } else { 0 };
         self.request(request(true, 0x00, 32), &mut [start, length, mode, 0])
     }
 
-    /// Let the threads that wait there retry.
+    /// Let the threads that wait in a range retry.
     pub(super) fn wake(&self, start: u64, length: u64) {
-        // Nothing to do if the program ends.
+        // An error means that the program is ending: nothing to do.
         let _ = self.request(request(false, 0x02, 16), &mut [start, length]);
     }
 
@@ -129,7 +126,7 @@ impl Uffd {
         })
     }
 
-    /// Write-protect, or not.
+    /// Write-protect a range, or let writes through.
     pub(super) fn protect(&self, start: u64, length: u64, on: bool) -> Result<(), Fail> {
         let mode = if on { WP_ON } else { 0 };
         let words = &mut [start, length, mode];

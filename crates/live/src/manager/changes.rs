@@ -1,4 +1,4 @@
-//! Changes of the program's mappings.
+//! Applies changes of the program's mappings.
 
 use super::{AMBIGUOUS, LOST, Manager};
 use crate::children::Moves;
@@ -36,15 +36,15 @@ impl<K: Kernel> Manager<K> {
     /// Copy to a child all pages that were not in the program's memory at the fork, and release the child: it
     /// is not managed, and its memory is not limited.
     fn forked(&mut self, child: Child) {
-        // A message that arrived later may be about an earlier change.
+        // A message that arrives after that of the fork may be about a change before the fork.
         let mut later = Moves::default();
         self.order.moves().for_each(|event| later.note(event));
-        // A child that forks before it has its pages has a child that lacks the same ones.
+        // A child that forks before it has its pages creates a child that lacks the same pages.
         let mut children = vec![(child, Moves::default())];
         while let Some((child, moves)) = children.pop() {
             let lacking = self.world.copy_all_to_child(child, moves, &later, &mut children);
             if self.world.broken.is_some() {
-                // It waits for its pages until it is killed. Released, it would read zeros.
+                // The child waits for its pages until it is killed. If released, it would read zeros.
                 return;
             }
             self.world.counters.forks += 1;
@@ -62,12 +62,12 @@ impl<K: Kernel> Manager<K> {
     pub(super) fn check_lacking(&mut self) {
         while let Some((child, mut lacking)) = self.lacking.pop() {
             while let Some(at) = lacking.pop() {
-                let gone = self
+                let is_explained = self
                     .world
                     .page_at(at)
                     .is_none_or(|page| self.world.pages.state(page).is_resident());
-                // The request succeeds if a page could be there.
-                match if gone { Ok(()) } else { self.world.kernel.protect(at, false) } {
+                // Succeeds if the address is still mapped, so the page was not moved.
+                match if is_explained { Ok(()) } else { self.world.kernel.protect(at, false) } {
                     Ok(()) => {}
                     Err(fail) => {
                         lacking.push(at);

@@ -1,5 +1,5 @@
-//! The messages between the two ends, declared once for both: their fields, their replies, and how the other
-//! end handles them.
+//! The messages between the program's end and the launcher's end. Each is declared once for both: its fields,
+//! its reply, and how the receiver handles it.
 //!
 //! The program's end calls a hook. Until the hook returns, the launcher's end may send requests about the
 //! memory. A message of the launcher has one or more requests, of which only the last may have a reply. The
@@ -18,12 +18,12 @@ pub(super) fn thread_of(threads: &[Thread], index: u8) -> Option<Thread> {
     threads.iter().copied().find(|thread| thread.index() == usize::from(index))
 }
 
-/// In place of a request: the hook has returned.
+/// The tag of the last message, in place of a request: the hook has returned.
 pub(super) const DONE: u8 = 0;
 /// Maximum number of nodes of a memory.
 const NODES: usize = 4;
-/// Maximum number of pages in the reply of a walk: as many as cost little more than one.
-const RUN: usize = 128;
+/// Maximum number of pages in the reply of a walk. So many cost little more than one.
+const WALK_PAGES: usize = 128;
 
 /// The state of a page as a policy sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,18 +132,17 @@ fields! {
 
 /// A message with a reply.
 pub(super) trait Call {
-    /// The reply.
     type Reply: Wire;
     /// Write the tag and the fields.
     fn put(&self, into: &mut Vec<u8>);
-    /// The page that the other end will most likely read.
+    /// The page whose state the hook will most likely read.
     fn about(&self) -> Option<Page> {
         None
     }
 }
 
 /// Declare messages: their fields, the page that they are about, their reply, and the expression that
-/// computes it. In this, `?` rejects an invalid message.
+/// computes the reply. In the expression, `?` rejects an invalid message.
 macro_rules! calls {
     (
         $(#[$doc:meta])*
@@ -237,8 +236,8 @@ pub(super) mod request {
         }
 
         fn walk(&self, from: Page) -> Option<Vec<(Page, PageInfo)>> {
-            let (mem, mut pages, mut next) = (self.look()?, Vec::with_capacity(RUN), from);
-            while pages.len() < RUN
+            let (mem, mut pages, mut next) = (self.look()?, Vec::with_capacity(WALK_PAGES), from);
+            while pages.len() < WALK_PAGES
                 && let Some(page) = mem.next_mapped(next)
             {
                 pages.push((page, PageInfo::of(mem, page)));
@@ -260,7 +259,7 @@ pub(super) mod request {
         fn carry_out(program: &mut ProgramSide<'_, '_>);
 
         Look { page: Page } -> PageInfo = PageInfo::of(program.look()?, page);
-        /// The first mapped pages from this number on, up to [`RUN`].
+        /// The first mapped pages from this number on, up to [`WALK_PAGES`].
         Walk { from: Page } -> Vec<(Page, PageInfo)> = program.walk(from)?;
         Latency { node: NodeId } -> Option<Time> = program.look()?.loaded_latency(node);
         Tenants {} -> u16 = program.look()?.tenants();

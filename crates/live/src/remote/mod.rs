@@ -1,10 +1,10 @@
 //! Policies in another process: those in Python run in the launcher, which has the interpreter.
 //!
 //! In the program, [`make`] returns a policy that sends its hooks over a [`Socket`] to the launcher, where
-//! [`serve`] calls the policy. Its requests come back over the same socket and are carried out before the
-//! hook returns. The manager waits meanwhile, as for a built-in policy, so both ends see the same order of
-//! events. Only the hooks that the policy declares are sent. Its base, a built-in policy, runs in the
-//! program.
+//! [`serve`] calls the policy. The policy's requests come back over the same socket and are carried out
+//! before the hook returns. The manager waits meanwhile, as for a built-in policy, so both ends see the same
+//! order of events. Only the hooks that the policy declares are sent. The policy's base, a built-in policy,
+//! runs in the program.
 //!
 //! In the program, this module allocates only from the global allocator, which is the manager's own.
 

@@ -54,8 +54,9 @@ impl Connection {
     }
 
     fn exchange<C: Call>(&mut self, access: Access<'_>, call: &C) -> Option<C::Reply> {
-        let mut near = ProgramSide { access, threads: &mut self.threads };
-        let preamble = near.look().map(|mem| Preamble::of(mem, call.about())).unwrap_or_default();
+        let mut program_side = ProgramSide { access, threads: &mut self.threads };
+        let preamble =
+            program_side.look().map(|mem| Preamble::of(mem, call.about())).unwrap_or_default();
         self.out.clear();
         preamble.put(&mut self.out);
         call.put(&mut self.out);
@@ -73,13 +74,13 @@ impl Connection {
                     message.0 = &message.0[1..];
                     return C::Reply::take(&mut message);
                 }
-                carry_out(&mut near, &mut message, &mut self.out)?;
+                carry_out(&mut program_side, &mut message, &mut self.out)?;
             }
         }
     }
 }
 
-/// The hooks of a policy in the launcher. Without a connection, the defaults of [`Policy`].
+/// Calls the hooks of a policy in the launcher; those of [`Never`] if the connection is closed.
 #[derive(Clone)]
 struct Remote(Arc<Mutex<Connection>>);
 
@@ -168,7 +169,7 @@ impl Policy for Remote {
     }
 }
 
-/// The policy's shadow rule. For hooks that it does not declare, NOMAD's default.
+/// The policy's shadow rule. For hooks that it does not declare, the rule is NOMAD's default.
 struct RemoteRule {
     remote: Remote,
     hooks: Hooks,

@@ -70,7 +70,7 @@ pub fn serve(
         let mut host = Host { source: &mut *source, policy: &mut policy, mem: &mut mem };
         let valid = hook::call(&mut host, &mut reader, &mut answer);
         if source.failed() {
-            // No reply: the program is about to be killed.
+            // Send no reply: the program is about to be killed.
             return;
         }
         if valid.is_none() || !mem.end(&answer) {
@@ -127,20 +127,20 @@ struct Connection {
     free: Free,
     /// The last page that was read or changed.
     last: Option<(Page, PageInfo)>,
-    /// All mapped pages of a range of numbers, in order.
+    /// The latest walk: a range of numbers, and all mapped pages in it, in order.
     walk: (std::ops::Range<u32>, Vec<(Page, PageInfo)>),
 }
 
 impl Connection {
-    /// The connection is closed: nothing is mapped, and every action is refused.
+    /// Record that the connection is closed: no page is mapped any more, and every action is refused.
     fn lost<T>(&mut self) -> Option<T> {
         self.gone.store(true, Ordering::Release);
         self.out.clear();
-        self.forget();
+        self.clear_cache();
         None
     }
 
-    fn forget(&mut self) {
+    fn clear_cache(&mut self) {
         self.last = None;
         self.walk.0 = 0..0;
     }
@@ -162,6 +162,7 @@ impl Connection {
         }
     }
 
+    /// Send a request and wait for its reply.
     fn ask<C: Call>(&mut self, call: &C) -> Option<C::Reply> {
         if self.gone.load(Ordering::Acquire) {
             return None;
@@ -183,13 +184,14 @@ impl Connection {
 
     fn act<T, C: Call<Reply = (T, After)>>(&mut self, page: Page, call: &C) -> Option<T> {
         let answer = self.ask(call);
-        self.forget();
+        self.clear_cache();
         let (outcome, (free, known)) = answer?;
         self.free = free;
         self.last = Some((page, known));
         Some(outcome)
     }
 
+    /// The index of the first page from `page` on in the latest walk; `None` if that does not cover `page`.
     fn walked(&self, page: Page) -> Option<usize> {
         let (range, pages) = &self.walk;
         let inside = range.contains(&page.number());
@@ -251,7 +253,7 @@ impl RemoteMemory {
     fn begin(&mut self, Preamble { now, free, page }: Preamble) {
         self.now = now;
         let remote = self.remote.get_mut();
-        remote.forget();
+        remote.clear_cache();
         (remote.free, remote.last) = (free, page);
     }
 
@@ -354,7 +356,7 @@ impl Memory for RemoteMemory {
     fn disarm_hint(&mut self, page: Page) {
         let remote = self.remote.get_mut();
         remote.post(&DisarmHint { page });
-        remote.forget();
+        remote.clear_cache();
     }
     fn write_protect(&mut self, page: Page) -> Result<(), Refused> {
         self.attempt(page, &WriteProtect { page })
@@ -394,7 +396,7 @@ impl Memory for RemoteMemory {
                 None => outcomes.extend(part.iter().map(|_| Err(Refused::State))),
             }
         }
-        remote.forget();
+        remote.clear_cache();
     }
 
     fn spawn(&mut self, name: &'static str, context: Context) -> Thread {

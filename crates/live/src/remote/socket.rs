@@ -25,9 +25,6 @@ impl AsRawFd for Socket {
 
 impl Socket {
     /// Both ends of a new socket.
-    ///
-    /// # Errors
-    /// Those of the system.
     pub fn pair() -> io::Result<(Self, Self)> {
         let mut ends = [0; 2];
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
@@ -39,10 +36,7 @@ impl Socket {
         Ok(unsafe { (Self(OwnedFd::from_raw_fd(ends[0])), Self(OwnedFd::from_raw_fd(ends[1]))) })
     }
 
-    /// A duplicate, to keep this end open or to shut it down.
-    ///
-    /// # Errors
-    /// Those of the system.
+    /// A duplicate, which keeps this end open or can shut it down.
     pub fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }

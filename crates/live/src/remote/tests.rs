@@ -21,7 +21,7 @@ use crate::tests::{Endless, FullPolicy, make_remote, serve_in_thread};
 
 type Actions = Vec<(Time, Action)>;
 
-/// The reference implementation, whose policy sees it through a socket.
+/// The reference memory, under a policy at the other end of a socket.
 struct RemoteSubject {
     memory: ReferenceMemory,
     policy: Option<Box<dyn Policy>>,
@@ -94,7 +94,7 @@ proptest! {
         }
     }
 
-    /// Whatever a policy reads and does, in any order: all results are the same.
+    /// Whatever a policy reads and does, in any order, has the same results at both ends.
     #[test]
     fn every_reply_is_that_of_a_local_memory(
         steps in testing::steps(),
@@ -308,7 +308,7 @@ impl Policy for RandomPolicy {
 
 /// A local NOMAD with a shadow rule at the other end, compared with a local rule.
 #[test]
-fn a_rule_is_asked_at_the_other_end() {
+fn a_shadow_rule_at_the_other_end_decides_as_a_local_one() {
     let [direct, remote]: [(Actions, Vec<String>); 2] = [false, true].map(|remote| {
         let mut memory = reference(false);
         let settings = testing::settings("nomad").unwrap();
@@ -378,16 +378,16 @@ impl ShadowRule for Evens {
 }
 
 #[test]
-fn what_a_policy_lacks_is_said_by_the_program() {
+fn a_missing_capability_is_reported_by_the_program() {
     let mut memory = reference(false).lacking(Capability::Samples);
     let settings = testing::settings("memtis").unwrap();
     let error = memory.start_made(make_remote("memtis", &settings)).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("samples"), "{error}");
 }
 
-/// After the run, its processes continue: the memory is managed without decisions of a policy.
+/// Processes that outlive the run are managed without decisions of a policy.
 #[test]
-fn without_the_other_end_nothing_is_decided() {
+fn without_the_other_end_a_policy_does_nothing() {
     let mut memory = reference(false);
     let settings = testing::settings("tpp").unwrap();
     let (ours, theirs) = Socket::pair().unwrap();
@@ -410,7 +410,7 @@ fn without_the_other_end_nothing_is_decided() {
     assert!(server.join().unwrap(), "the other end knows");
 }
 
-/// Counts waits, and has ended at the first check.
+/// A program that counts waits in progress, and has ended if the flag is set.
 struct Waits(Arc<Mutex<i32>>, bool);
 
 impl Program for Waits {
@@ -442,7 +442,7 @@ fn a_hook_ends_with_its_program() {
 
 /// A policy that fails sends no reply: the caller waits until the program is killed.
 #[test]
-fn a_policy_that_fails_is_not_asked_again() {
+fn a_failed_policy_is_not_called_again() {
     struct Fails(Arc<Mutex<u32>>, Always);
     impl PolicySource for Fails {
         fn declared(&self) -> Declared {

@@ -19,9 +19,9 @@ impl Reader<'_> {
 
 /// A value in a message.
 pub(super) trait Wire: Sized {
-    /// Write it.
+    /// Append the value.
     fn put(&self, into: &mut Vec<u8>);
-    /// Read it; `None` if the bytes are invalid.
+    /// Read a value; `None` if the bytes are invalid.
     fn take(from: &mut Reader<'_>) -> Option<Self>;
 }
 
@@ -225,7 +225,7 @@ mod tests {
             let mut reader = Reader(&bytes);
             assert_eq!(T::take(&mut reader).as_ref(), Some(value));
             assert!(reader.0.is_empty(), "{value:?} leaves something");
-            // Cut short it is no value.
+            // Truncated bytes are invalid.
             for length in 0..bytes.len() {
                 assert_eq!(T::take(&mut Reader(&bytes[..length])), None, "{value:?}");
             }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn values_are_read_as_written() {
         let (page, time) = (Page::new(0xabcd_ef01), Time::from_ps(1 << 60));
         comes_back(&[true, false]);
         comes_back(&[Refused::NoFrame, Refused::Busy, Refused::Pinned, Refused::State]);

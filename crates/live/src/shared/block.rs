@@ -1,9 +1,9 @@
-//! A block: one process image.
+//! A block: the shared state of one process image.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::text::Text;
-use super::{NUMBERS, read_counters};
+use super::{COUNTERS, read_counters};
 use crate::Counters;
 use crate::linux::monotonic;
 
@@ -16,9 +16,9 @@ pub(crate) const NOBODY: u32 = i32::MAX as u32;
 pub enum State {
     /// The block is free.
     Free = 0,
-    /// Waits until the supervisor has a copy of its userfaultfd.
+    /// The process waits until the launcher has a copy of its userfaultfd.
     Ready = 1,
-    /// The supervisor has it.
+    /// The launcher has the copy.
     Held = 2,
     /// The manager runs.
     Running = 3,
@@ -26,16 +26,16 @@ pub enum State {
     Failed = 4,
     /// The program has ended, and the manager has finished.
     Ended = 5,
-    /// Waits until the supervisor has its end of the socket to the policy.
-    Asking = 6,
+    /// The process waits until the launcher has its end of the socket to the policy.
+    Connecting = 6,
     /// The policy is connected, and starts.
-    Answered = 7,
+    Connected = 7,
 }
 
 impl State {
     fn of(number: u32) -> Self {
-        use State::{Answered, Asking, Ended, Failed, Free, Held, Ready, Running};
-        [Free, Ready, Held, Running, Failed, Asking, Answered]
+        use State::{Connected, Connecting, Ended, Failed, Free, Held, Ready, Running};
+        [Free, Ready, Held, Running, Failed, Connecting, Connected]
             .into_iter()
             .find(|s| *s as u32 == number)
             .unwrap_or(Ended)
@@ -61,7 +61,7 @@ pub struct Block {
     pub held_pages: AtomicU64,
     /// The launcher's end of the socket to its policy.
     pub socket: AtomicU32,
-    /// Whether the manager waits for that policy.
+    /// Whether the manager waits for the policy in the launcher.
     pub(super) waits: AtomicU32,
     /// When the manager last made progress, in nanoseconds of CLOCK_MONOTONIC.
     pub heartbeat: AtomicU64,
@@ -71,22 +71,21 @@ pub struct Block {
     pub peak: [AtomicU64; 4],
     /// Processor time of the manager, nanoseconds.
     pub manager_ns: AtomicU64,
-    pub(super) counters: [AtomicU64; NUMBERS],
+    pub(super) counters: [AtomicU64; COUNTERS],
     why: Text<64>,
 }
 
 impl Block {
-    /// The current state.
     pub fn state(&self) -> State {
         State::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Set the state.
     pub fn set_state(&self, state: State) {
         self.state.store(state as u32, Ordering::Release);
     }
 
-    /// Make `manager` the manager of `program`. Returns whether the block is still that of `program`.
+    /// Make `manager` the manager of `program`. Returns false if the launcher has freed the block or
+    /// given it up.
     pub fn take(&self, program: u32, manager: u32) -> bool {
         self.pid.load(Ordering::Acquire) == program && self.set_manager(manager)
     }
@@ -107,7 +106,7 @@ impl Block {
         self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Record a failure. The first reason stays.
+    /// Record a failure. If there are several, the first reason stays.
     pub fn fail(&self, why: &str) {
         if self.state() != State::Failed {
             self.why.set(why);
@@ -115,7 +114,6 @@ impl Block {
         }
     }
 
-    /// The reason of the failure.
     pub fn why(&self) -> String {
         self.why.get()
     }
@@ -125,30 +123,26 @@ impl Block {
         self.heartbeat.store(monotonic(), Ordering::Relaxed);
     }
 
-    /// Record whether the manager waits for its policy in the launcher.
+    /// Record a heartbeat, and whether the manager waits for its policy.
     pub fn set_waits(&self, waits: bool) {
         self.beat();
         self.waits.store(waits.into(), Ordering::Relaxed);
     }
 
-    /// Whether the manager waits for its policy.
     pub fn waits(&self) -> bool {
         self.waits.load(Ordering::Relaxed) != 0
     }
 
-    /// Publish the counters.
     pub fn publish(&self, counters: &Counters) {
         for (word, number) in self.counters.iter().zip(counters.numbers()) {
             word.store(number, Ordering::Relaxed);
         }
     }
 
-    /// Current fast pages, far pages and shadows, pages of the window, bytes of the far tier.
     pub fn used(&self) -> [u64; 4] {
         std::array::from_fn(|i| self.used[i].load(Ordering::Relaxed))
     }
 
-    /// The published counters.
     pub fn counters(&self) -> Counters {
         read_counters(&self.counters)
     }

@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::text::Text;
-use super::{NUMBERS, read_counters};
+use super::{COUNTERS, read_counters};
 use crate::Counters;
 use crate::setup::Setup;
 
@@ -13,10 +13,10 @@ use crate::setup::Setup;
 #[derive(Debug)]
 #[repr(C, align(8192))]
 pub struct Head {
-    pub(super) mark: AtomicU64,
+    pub(super) magic: AtomicU64,
     /// The launcher's process.
     pub launcher: AtomicU32,
-    /// The process between the launcher and the program.
+    /// The reaper: the process between the launcher and the program.
     pub reaper: AtomicU32,
     /// The exit status of the program's first process, with bit 32 set once it has ended.
     root_status: AtomicU64,
@@ -30,14 +30,14 @@ pub struct Head {
     pub(super) top: AtomicU32,
     /// Number and counters of process images that have ended, whose blocks are reused.
     pub(super) past_images: AtomicU64,
-    pub(super) past: [AtomicU64; NUMBERS],
+    pub(super) past: [AtomicU64; COUNTERS],
     pub(super) past_manager_ns: AtomicU64,
     pub(super) setup: Text<1600>,
     why: Text<64>,
 }
 
 impl Head {
-    /// The run's setup. If the knobs are too long, the last ones are missing.
+    /// The run's setup. If its text is too long, the last knobs are missing.
     pub fn setup(&self) -> Setup {
         let text = self.setup.get();
         let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);

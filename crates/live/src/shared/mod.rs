@@ -20,18 +20,18 @@ mod text;
 
 /// Maximum number of process images that one run manages at the same time.
 pub const BLOCKS: usize = 4096;
-const NUMBERS: usize = size_of::<Counters>() / 8;
+const COUNTERS: usize = size_of::<Counters>() / 8;
 /// The file's name in `/proc/PID/fd`.
 pub const NAME: &str = "/memfd:nearfar-run (deleted)";
 /// The file's length is fixed.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 const SIZE: usize = size_of::<Head>() + BLOCKS * size_of::<Block>();
 
-/// Written to the launcher's eventfd to call it.
+/// Written to the launcher's eventfd to wake it.
 pub const CALL: [u8; 8] = 1u64.to_ne_bytes();
 
 /// The file's magic number. It depends on the version, the layout and the counters.
-const MARK: u64 = {
+const MAGIC: u64 = {
     let mut hash = 0xcbf2_9ce4_8422_2325;
     hash = mixed(hash, concat!("nearfar-run 3 ", env!("CARGO_PKG_VERSION")).as_bytes());
     hash = mixed(hash, &(SIZE as u64).to_le_bytes());
@@ -53,7 +53,7 @@ const fn mixed(mut hash: u64, bytes: &[u8]) -> u64 {
     hash
 }
 
-/// The file, mapped.
+/// The mapped file.
 #[derive(Debug)]
 pub struct Shared {
     start: NonNull<Head>,
@@ -67,16 +67,13 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     /// A new file, and its descriptor.
-    ///
-    /// # Errors
-    /// Those of the system.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = fs::memfd_create(c"nearfar-run", flags)?;
         fs::ftruncate(&fd, SIZE as u64)?;
         fs::fcntl_add_seals(&fd, SEALS)?;
         let shared = Self::map_unchecked(&fd, libc::MAP_SHARED)?;
-        shared.head().mark.store(MARK, Ordering::Release);
+        shared.head().magic.store(MAGIC, Ordering::Release);
         Ok((shared, fd))
     }
 
@@ -106,7 +103,7 @@ impl Shared {
             return refused(libc::EBADF);
         }
         let shared = Self::map_unchecked(fd, kind)?;
-        let is_ours = shared.head().mark.load(Ordering::Acquire) == MARK;
+        let is_ours = shared.head().magic.load(Ordering::Acquire) == MAGIC;
         if is_ours { Ok(shared) } else { refused(libc::EPROTO) }
     }
 
@@ -126,7 +123,6 @@ impl Shared {
         self.inode
     }
 
-    /// The run as a whole.
     pub fn head(&self) -> &Head {
         // SAFETY: the mapping begins with it; all of it is atomic, and any bytes are valid.
         unsafe { self.start.as_ref() }
@@ -140,7 +136,6 @@ impl Shared {
         head.setup.set(&(setup.to_text() + "\n"));
     }
 
-    /// All blocks.
     pub fn blocks(&self) -> &[Block] {
         // SAFETY: they follow the head in the mapping; all of a block is atomic, and any bytes are valid.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(1).cast(), BLOCKS) }
@@ -185,7 +180,7 @@ impl Shared {
     }
 }
 
-fn read_counters(words: &[AtomicU64; NUMBERS]) -> Counters {
+fn read_counters(words: &[AtomicU64; COUNTERS]) -> Counters {
     let mut counters = Counters::default();
     for (number, word) in counters.numbers_mut().zip(words) {
         *number = word.load(Ordering::Relaxed);
@@ -224,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_used_again_and_what_it_counted_is_kept() {
+    fn a_retired_block_is_reused_and_its_counts_are_kept() {
         let (ours, fd) = Shared::create().unwrap();
         let theirs = Shared::map(&fd).unwrap();
         for pid in 1..=2 * BLOCKS as u32 {
@@ -233,7 +228,7 @@ mod tests {
             block.publish(&Counters { faults: 2, ..Counters::default() });
             block.manager_ns.store(3, Ordering::Relaxed);
             block.set_state(State::Ended);
-            // The first process lives on.
+            // The first process keeps running.
             if pid > 1 {
                 assert_eq!(index, 1);
                 ours.retire(index);
@@ -246,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_sees_what_is_written_later_and_writes_nothing() {
+    fn a_reader_sees_later_writes_and_cannot_write() {
         let (ours, fd) = Shared::create().unwrap();
         let reader = Shared::map_to_read(&fd).unwrap();
         let setup = Setup {
@@ -273,7 +268,7 @@ mod tests {
     #[test]
     fn a_file_of_another_version_is_refused() {
         let (ours, fd) = Shared::create().unwrap();
-        ours.head().mark.store(MARK + 1, Ordering::Relaxed);
+        ours.head().magic.store(MAGIC + 1, Ordering::Relaxed);
         for map in [Shared::map, Shared::map_to_read] {
             assert_eq!(map(&fd).unwrap_err().raw_os_error(), Some(libc::EPROTO));
         }

@@ -23,15 +23,12 @@ pub(super) struct HangDetector {
     /// When it was last checked, and the processor time of its thread then.
     checked: u64,
     used: Duration,
-    /// Time since the heartbeat in which the thread could have run.
+    /// Time since the heartbeat during which the thread could have run.
     pub(super) time: Duration,
 }
 
 impl HangDetector {
-    /// Check the thread of a block now.
-    ///
-    /// # Errors
-    /// It hangs.
+    /// Check the thread of a block now. An error says that it hangs.
     pub(super) fn check(
         &mut self,
         thread: &ThreadStat,
@@ -57,7 +54,7 @@ impl HangDetector {
                 // It waits in the kernel for a disk or a long change of mappings.
                 'D' | 'T' | 't' => {}
                 _ if thread.in_transfer => {}
-                // The launcher may have been without a processor as well.
+                // At most two intervals: the launcher may have been without a processor as well.
                 _ => self.time += since.min(2 * POLL),
             }
             (self.checked, self.used) = (now, thread.used);
@@ -106,15 +103,15 @@ mod tests {
 
     #[test]
     fn time_without_a_processor_or_in_a_transfer_does_not_count() {
-        let steps_until = |state: char, in_transfer: bool, runs: u64, heard_until: u64| {
+        let steps_until = |state: char, in_transfer: bool, runs_ms: u64, last_beat: u64| {
             let (mut hang, mut used) = (HangDetector::default(), Duration::ZERO);
             (1..100).find(|step| {
-                used += Duration::from_millis(runs);
+                used += Duration::from_millis(runs_ms);
                 let thread = ThreadStat { state, used, in_transfer };
-                hang.hangs(&thread, heard_until.min(*step), step * 100_000_000, HANG)
+                hang.hangs(&thread, last_beat.min(*step), step * 100_000_000, HANG)
             })
         };
-        // In steps of a tenth of a second.
+        // In steps of 100 ms, in each of which the thread runs for `runs_ms`.
         assert_eq!(steps_until('S', false, 0, 5), Some(25));
         assert_eq!(steps_until('R', false, 100, 5), Some(25));
         assert_eq!(steps_until('R', false, 50, 5), Some(45));

@@ -27,7 +27,7 @@ use crate::shared::{Shared, State};
 mod hang;
 mod summary;
 
-/// Why a run is killed without its reaper.
+/// Why a run is killed if its reaper has ended.
 const REAPER_GONE: &str = "the process that waits for its processes was killed";
 /// Maximum number of checks, 1 ms apart, whether the reaper has waited for the managers that have ended.
 const REAP_CHECKS: u32 = 200;
@@ -67,7 +67,7 @@ pub fn run(
     };
     let mut child = Command::new(&path);
     child.arg0(name).args(&command[1..]).env(VARIABLE, setup.to_text());
-    // Before the user's own libraries.
+    // nearfar's library precedes the user's own.
     let mut libraries = library.as_os_str().to_owned();
     if let Some(more) = std::env::var_os("LD_PRELOAD").filter(|more| !more.is_empty()) {
         libraries.push(":");
@@ -130,7 +130,7 @@ struct Supervisor {
 struct Image {
     /// A copy of its userfaultfd.
     held: Option<OwnedFd>,
-    /// Its manager, once that runs.
+    /// A pidfd of its manager, once the manager runs.
     manager: Option<OwnedFd>,
     hang: HangDetector,
     /// The connection to it, if its policy is in this process.
@@ -147,7 +147,7 @@ impl Supervisor {
         loop {
             wait([Some(self.bell.as_raw_fd())], POLL.as_nanos() as u64);
             let _ = self.bell.read(&mut [0; 8]);
-            // An error if it has ended and SIGCHLD is ignored here.
+            // `try_wait` fails if SIGCHLD is ignored and the reaper has ended.
             let reaped = reaper.try_wait().map_or(true, |ended| ended.is_some());
             let ended = self.shared.head().root_ended();
             let lost = (reaped && ended.is_none()).then(|| REAPER_GONE.to_owned());
@@ -192,7 +192,7 @@ impl Supervisor {
                 why.get_or_insert(format!("process {pid}: {reason}"));
             }
             let block = &self.shared.blocks()[index];
-            if matches!(block.state(), State::Answered | State::Running) {
+            if matches!(block.state(), State::Connected | State::Running) {
                 let now = block.used();
                 raise(&block.peak, now);
                 used.iter_mut().zip(now).for_each(|(sum, number)| *sum += number);
@@ -203,10 +203,7 @@ impl Supervisor {
         why
     }
 
-    /// Check one process.
-    ///
-    /// # Errors
-    /// Why the run must be killed.
+    /// Check one process. An error says why the run must be killed.
     fn check(&mut self, index: usize, pid: u32) -> std::result::Result<(), String> {
         let block = &self.shared.blocks()[index];
         let image = self.images.entry(index).or_default();
@@ -215,7 +212,7 @@ impl Supervisor {
                 image.held = copy_of(pid, block.descriptor.load(Ordering::Relaxed)).ok();
                 block.set_state(State::Held);
             }
-            State::Asking => {
+            State::Connecting => {
                 let socket = copy_of(pid, block.socket.load(Ordering::Relaxed));
                 let sockets = socket.map(Socket::from).and_then(|s| Ok((s.try_clone()?, s)));
                 if let Some(provider) = self.provider.clone()
@@ -224,13 +221,13 @@ impl Supervisor {
                     image.socket = Some(kept);
                     thread::spawn(move || provider.serve(socket, pid));
                     block.set_waits(false);
-                    block.set_state(State::Answered);
+                    block.set_state(State::Connected);
                 } else if !family::is_alive(pid) {
                     block.set_state(State::Ended);
                 }
             }
             // The program's only thread creates the policy.
-            State::Answered => match ThreadStat::read(pid) {
+            State::Connected => match ThreadStat::read(pid) {
                 Some(thread) => image.hang.check(&thread, block)?,
                 None => block.set_state(State::Ended),
             },
@@ -245,7 +242,7 @@ impl Supervisor {
                 let is_gone =
                     image.manager.as_ref().is_none_or(|fd| wait([Some(fd.as_raw_fd())], 0)[0]);
                 if is_gone {
-                    // It may have set its state meanwhile.
+                    // It may have set its state before it ended.
                     return match block.state() {
                         State::Running => Err("its manager was killed".into()),
                         State::Failed => Err(block.why()),
@@ -324,7 +321,7 @@ mod tests {
     use super::*;
     use crate::Counters;
 
-    /// A supervisor of this process as the manager.
+    /// This process is the program and its manager.
     fn supervisor() -> Supervisor {
         let (shared, _) = Shared::create().unwrap();
         let pid = std::process::id();
@@ -359,12 +356,12 @@ mod tests {
         // The next heartbeat.
         supervisor.shared.blocks()[0].heartbeat.store(monotonic(), Ordering::Relaxed);
         assert_eq!(supervisor.check_all(), None);
-        // Killed.
+        // A killed manager.
         let mut killed = Command::new("true").spawn().unwrap();
         supervisor.images.get_mut(&0).unwrap().manager = process_of(killed.id()).ok();
         killed.wait().unwrap();
         assert!(supervisor.check_all().unwrap().contains("its manager was killed"));
-        // It had finished.
+        // A manager that had finished before it was killed.
         supervisor.shared.blocks()[0].manager.store(killed.id(), Ordering::Relaxed);
         supervisor.shared.blocks()[0].set_state(State::Ended);
         assert_eq!(supervisor.check_all(), None);

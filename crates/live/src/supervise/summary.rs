@@ -19,7 +19,7 @@ pub struct Summary {
     pub peak: [u64; 3],
     /// Peak bytes of the far tier.
     pub far_bytes: u64,
-    /// The latest sample: pages as above, bytes of the far tier.
+    /// The latest sample: pages as in `peak`, and bytes of the far tier.
     pub now: [u64; 4],
     /// Processor time of the managers.
     pub manager_seconds: f64,

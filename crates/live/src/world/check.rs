@@ -1,4 +1,4 @@
-//! Invariants between events.
+//! Invariants that hold between events.
 
 use nearfar_kernel::tiering::Page;
 

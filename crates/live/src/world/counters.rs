@@ -1,4 +1,4 @@
-//! What is counted.
+//! Counters of a live memory.
 
 /// Declare the counters once: the fields, their names, and all of them in order.
 macro_rules! counters {
@@ -19,7 +19,7 @@ macro_rules! counters {
                 [$(self.$name),*].into_iter()
             }
 
-            /// Add those of another memory.
+            /// Add the counters of another memory.
             pub fn add(&mut self, other: &Self) {
                 self.numbers_mut().zip(other.numbers()).for_each(|(sum, number)| *sum += number);
             }

@@ -9,8 +9,8 @@ use crate::{Child, Event, Fail, Kernel, Va};
 
 impl<K: Kernel> World<K> {
     /// Copy to a child the pages that were not in the program's memory. A page that is not mapped in the
-    /// child may have moved before the fork, in `later` messages. Returns the pages that are not mapped in
-    /// the child without a message that explains it.
+    /// child may have moved before the fork, which a message in `later` reports. Returns the pages that are
+    /// not mapped in the child although no message explains it.
     pub(crate) fn copy_all_to_child(
         &mut self,
         child: Child,
@@ -41,7 +41,7 @@ impl<K: Kernel> World<K> {
         lacking
     }
 
-    /// Returns false if the page is not mapped in the child, and no message explains it.
+    /// Copy one page to a child. Returns false if it is not mapped there, and no message explains that.
     fn copy_to_child(
         &mut self,
         child: Child,
@@ -57,7 +57,7 @@ impl<K: Kernel> World<K> {
         let (mut events, mut origin) = (Vec::new(), at);
         while let Some(at) = moves.current(origin) {
             match self.kernel.copy_to_child(child, at, &self.buffer) {
-                // `Exists`: the child has mapped it anew.
+                // `Exists`: the child has mapped the page anew.
                 Ok(()) | Err(Fail::Exists | Fail::Ended) => return true,
                 Err(Fail::Missing) => match later.current(origin) {
                     Some(moved) if moved != origin => origin = moved,

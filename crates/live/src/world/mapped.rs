@@ -19,8 +19,8 @@ use super::{FAR_NODE, PageFlags, World};
 use crate::{Frame, Kernel, Slot};
 
 impl<K: Kernel> World<K> {
-    /// Charge a new page that is in the program's fast memory. If `node` is the far one, move it there; if
-    /// that fails it counts as fast.
+    /// Charge a new page that is in the program's fast memory. If `node` is the far one, move the page there;
+    /// if that fails, it counts as fast.
     pub(super) fn map_on_node(&mut self, page: Page, node: NodeId, accessed: bool) {
         self.budget.charge(NodeId::FAST);
         if node != NodeId::FAST {
@@ -36,8 +36,8 @@ impl<K: Kernel> World<K> {
         }
     }
 
-    /// Make a fast page far: its shadow takes its place if it has one. It stays parked until the event ends,
-    /// because the policy may arm it next.
+    /// Make a fast page far: its shadow takes its place if it has one. The page stays parked until the event
+    /// ends, because the policy may arm it next.
     pub(super) fn move_to_node(&mut self, page: Page) -> Result<(), Refused> {
         let frame = self.park(page)?;
         let far = match self.pages.take_slot(page) {
@@ -61,7 +61,7 @@ impl<K: Kernel> World<K> {
             let state = self.pages.state(page);
             if state.is_far() && state.is_parked() && !state.has(PageFlags::ARMED) {
                 let watched = state.has(PageFlags::PROTECTED) || state.has(PageFlags::COPYING);
-                // If this fails, the next reference does it.
+                // If this fails, the next reference restores the page.
                 let _ = self.restore(page, watched);
             }
         }

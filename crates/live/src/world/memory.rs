@@ -113,7 +113,7 @@ impl<K: Kernel> Memory for World<K> {
         self.budget.capacity[node.index()]
     }
     fn free(&self, node: NodeId) -> u64 {
-        // A program that does not wait for room exceeds the budget.
+        // First touches do not wait for room, so they may exceed the budget.
         self.budget.capacity[node.index()].saturating_sub(self.budget.used[node.index()])
     }
     fn loaded_latency(&self, _: NodeId) -> Option<Time> {
@@ -244,8 +244,9 @@ impl<K: Kernel> Memory for World<K> {
         Ok(())
     }
 
-    /// Stores a far page that may be written. The slot is read when the copy ends: until then, only a
-    /// reference through the window can change it, and that faults. On a memory node, reads go on.
+    /// Stores a far page that is writable in the window. The slot is read when the copy ends: until then,
+    /// only a reference through the window can change the page, and that faults. On a memory node, the page
+    /// is write-protected, and reads go on.
     fn begin_copy(&mut self, page: Page, to: NodeId, wake: Thread) -> Result<(), Refused> {
         let state = self.movable(page)?;
         let (far, has_slot) = (state.is_far(), self.pages.slot(page).is_some());
@@ -256,7 +257,6 @@ impl<K: Kernel> Memory for World<K> {
             return Err(Refused::NoFrame);
         }
         if far && self.mapped {
-            // Reads go on.
             if state.is_resident() {
                 self.protect(self.numbers.address_of(page), true)?;
             }

@@ -1,4 +1,4 @@
-//! The page table: where each page is, and what is known of it.
+//! The page table: location, node, flags, frame and slot of each page.
 
 use std::ops::BitOr;
 
@@ -27,7 +27,7 @@ impl PageFlags {
     pub(crate) const ARMED: Self = Self(1 << 3);
     /// Referenced since the flag was cleared.
     pub(crate) const ACCESSED: Self = Self(1 << 4);
-    /// The policy wants to see the next write.
+    /// The next write calls the policy's `write_fault`.
     pub(crate) const PROTECTED: Self = Self(1 << 5);
     /// Stored, and the policy lets the next reference through without a hint fault.
     pub(crate) const PASSING: Self = Self(1 << 6);
@@ -144,31 +144,31 @@ impl PageTable {
 
     // --- transitions
 
-    /// A new page in the program's fast memory.
+    /// Map a new resident page on the fast node.
     pub(super) fn map(&mut self, page: Page) {
         self.states[page.index()] = Location::Resident as u16;
     }
 
-    /// The page has no location any more. Its slot must be free.
+    /// Unmap a page, which must have no slot.
     pub(super) fn unmap(&mut self, page: Page) {
         debug_assert_eq!(self.slot(page), None);
         self.states[page.index()] = 0;
     }
 
-    /// A resident page is in this frame of the parking area now.
+    /// Move a resident page to this frame of the parking area.
     pub(super) fn park(&mut self, page: Page, frame: Frame) {
         debug_assert!(self.state(page).is_resident());
         self.set_location(page, Location::Parked);
         self.set_frame(page, frame);
     }
 
-    /// A parked or stored page is in the program's memory now.
+    /// Move a parked or stored page to the program's memory.
     pub(super) fn make_resident(&mut self, page: Page) {
         debug_assert!(self.state(page).is_parked() || self.state(page).is_stored());
         self.set_location(page, Location::Resident);
     }
 
-    /// The content of a parked page is in its slot now.
+    /// Move a parked page to its slot, which has its content.
     pub(super) fn make_stored(&mut self, page: Page) {
         debug_assert!(self.state(page).is_parked() && self.slot(page).is_some());
         self.set_location(page, Location::Stored);
@@ -195,7 +195,7 @@ impl PageTable {
         Frame::new(self.frames[page.index()])
     }
 
-    /// The content of a parked page is in this frame now.
+    /// Set the frame of a parked page.
     pub(super) fn set_frame(&mut self, page: Page, frame: Frame) {
         self.frames[page.index()] = frame.number();
     }
@@ -209,7 +209,7 @@ impl PageTable {
         self.slots[page.index()] = slot.number() + 1;
     }
 
-    /// The page has no slot any more; the caller frees it.
+    /// Take the page's slot away; the caller frees it.
     pub(super) fn take_slot(&mut self, page: Page) -> Option<Slot> {
         let slot = self.slot(page)?;
         self.slots[page.index()] = 0;

@@ -1,11 +1,11 @@
-//! The parking area: its frames, and pages to and from there.
+//! The parking area: its places and frames, and moves of pages to and from it.
 
 use nearfar_kernel::tiering::{NodeId, Page, Refused};
 
 use super::World;
 use crate::{Fail, Frame, Kernel, Va};
 
-/// The places of the parking area that hold no page.
+/// The places of the parking area that hold no page, with or without a frame.
 pub(crate) struct Parking {
     /// Places without a frame that were used before.
     pub(super) empty: Vec<Frame>,
@@ -34,7 +34,7 @@ impl<K: Kernel> World<K> {
         })
     }
 
-    /// No page uses the frame any more.
+    /// Release a frame that no page uses any more: it becomes spare, or is freed.
     pub(super) fn release_frame(&mut self, frame: Frame) {
         let Parking { empty, spare, spare_limit, .. } = &mut self.parking;
         spare.push(frame);
@@ -48,11 +48,11 @@ impl<K: Kernel> World<K> {
         for run in old.chunk_by(|a, b| a.number() + 1 == b.number()) {
             self.kernel.discard(run[0], run.len() as u32);
         }
-        // The lowest is used first, so pages that are parked in turn form a run again.
+        // The lowest place is used first, so pages that are parked in turn form a run again.
         empty.extend(spare.drain(..count).rev());
     }
 
-    /// Park a resident page. Returns the frame; that of a page that is parked already.
+    /// Park a page unless it is parked already. Returns its frame.
     pub(crate) fn park(&mut self, page: Page) -> Result<Frame, Refused> {
         if self.pages.state(page).is_parked() {
             return Ok(self.pages.frame(page));

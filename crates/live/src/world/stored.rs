@@ -7,8 +7,8 @@ use crate::far::{Arrival, Fault, Fetch};
 use crate::{Fail, Kernel, Slot};
 
 impl<K: Kernel> World<K> {
-    /// Ask the far tier for a stored page that will be loaded. Returns the predicted time in nanoseconds, or
-    /// `None` if it can be loaded at once.
+    /// Start to read a stored page that will be loaded. Returns the predicted time in nanoseconds, or `None`
+    /// if the page can be loaded at once.
     pub(crate) fn fetch(&mut self, slot: Slot) -> Result<Option<u64>, Refused> {
         match self.far.fetch(slot, self.event.now.ps() / 1000) {
             Ok(Fetch::Ready) => Ok(None),
@@ -69,8 +69,8 @@ impl<K: Kernel> World<K> {
         Ok(())
     }
 
-    /// Park a page, store it unless its slot has its content, and free its frame. If there is no room, it
-    /// stays parked.
+    /// Park a page, store it unless its slot has its content, and free its frame. If there is no room, the
+    /// page stays parked.
     pub(super) fn store(&mut self, page: Page) -> Result<(), Refused> {
         let frame = self.park(page)?;
         if self.pages.slot(page).is_none() {

@@ -1,8 +1,8 @@
 //! Memory that moves to another address (`mremap`).
 //!
-//! A page at its new address may get no page number. It is not managed from then on, and belongs in the
-//! program's memory. If it was there, the kernel has moved it. Otherwise it is **unnumbered** until it is
-//! placed there: as soon as requests succeed, or when it is touched.
+//! If numbers run out, a moved page gets no page number at its new address: it is not managed from then on,
+//! and belongs in the program's memory. If it was there, the kernel has moved it. Otherwise it is
+//! **unnumbered** until it is placed there: as soon as requests succeed, or when it is touched.
 
 use nearfar_kernel::tiering::{Page, Refused};
 
@@ -23,7 +23,7 @@ pub(crate) enum Backing {
 const BATCH: usize = 256;
 
 impl<K: Kernel> World<K> {
-    /// Unmap a page that will be at another address. Its number can be released then. A shadow is dropped.
+    /// Unmap a page that moves to another address, and drop its shadow. Its number can be released then.
     pub(crate) fn take(&mut self, from: Page) -> Entry {
         self.end_copy(from);
         if !self.pages.state(from).is_far() && self.free_slot(from) {
@@ -36,7 +36,7 @@ impl<K: Kernel> World<K> {
         self.pages.remove(from)
     }
 
-    /// The page has this number now.
+    /// Map a moved page under its new number.
     pub(crate) fn put(&mut self, to: Page, entry: Entry) {
         self.pages.insert(to, entry);
         if self.in_window(to) {
@@ -44,7 +44,7 @@ impl<K: Kernel> World<K> {
         }
     }
 
-    /// There is no number for the page at its new address.
+    /// Record a moved page that gets no number at its new address.
     pub(crate) fn put_unnumbered(&mut self, at: Va, entry: Entry) {
         let Entry { state, frame, slot } = entry;
         self.budget.uncharge(state.node());

@@ -1,4 +1,4 @@
-//! The window: a FIFO of the far pages that are in the program's memory, of a far tier that stores pages.
+//! The window of a far tier that stores pages: a FIFO of the far pages that are in the program's memory.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use super::workers::REST;
 use super::{PageFlags, World};
 use crate::Kernel;
 
-/// The lists contain pages that have left since; the counts do not.
+/// The queues also contain pages that have left the window since; the counts do not.
 #[derive(Debug)]
 pub(crate) struct Window {
     /// Oldest first.
@@ -16,11 +16,11 @@ pub(crate) struct Window {
     pub(super) count: u64,
     /// Maximum number of pages that are not stuck.
     pub(super) limit: u64,
-    /// Pages that could not be evicted. They are not part of the limit: the only page that could leave
-    /// would then be the newest, before it is used.
+    /// Pages that could not be evicted. They do not count for the limit: otherwise the newest page, not yet
+    /// used, might be the only one that can be evicted.
     pub(super) stuck: VecDeque<Page>,
     pub(super) stuck_count: u64,
-    /// When the stuck pages are tried again.
+    /// When to try again to evict the stuck pages.
     retry_at: Time,
 }
 
@@ -43,13 +43,13 @@ impl Window {
 }
 
 impl<K: Kernel> World<K> {
-    /// A far page is in the program's memory now.
+    /// Add a far page that is in the program's memory now.
     pub(super) fn enter_window(&mut self, page: Page) {
         self.window.count += 1;
         self.window.pages.push_back(page);
     }
 
-    /// The page is in its slot now, or no longer far.
+    /// Remove a page that is stored now, or no longer far.
     pub(super) fn leave_window(&mut self, page: Page) {
         self.window.count -= 1;
         if self.pages.state(page).has(PageFlags::STUCK) {

@@ -5,18 +5,16 @@ use nearfar_kernel::tiering::{Next, Page, Thread, Time};
 use super::World;
 use crate::Kernel;
 
-/// A thread of the policy.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) thread: Thread,
     pub(crate) due: Time,
-    /// It does not run before this.
+    /// The thread does not run before this time.
     rests_until: Time,
-    /// How long it rested after its latest step without success.
+    /// The rest after its latest step in which everything was refused.
     rest: Time,
 }
 
-/// The threads of the policy.
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
     pub(crate) all: Vec<Worker>,
@@ -37,7 +35,7 @@ pub(crate) struct EventState {
     pub(crate) moved: u32,
     /// Pages that were moved to the far tier's memory node.
     pub(super) demoted: Vec<Page>,
-    /// Copies that were begun and complete with the event, and the threads to wake.
+    /// Copies begun in this event, which are complete at its end, and the threads to wake.
     pub(super) begun: Vec<(Page, Thread)>,
 }
 
@@ -67,7 +65,7 @@ impl<K: Kernel> World<K> {
         (self.event.again, self.event.pinned, self.event.moved) = (false, 0, 0);
     }
 
-    /// The copies that were begun in the event are complete.
+    /// End the event: the copies begun in it are complete.
     pub(crate) fn end_event(&mut self) {
         self.restore_demoted();
         for (_, thread) in std::mem::take(&mut self.event.begun) {
@@ -75,7 +73,7 @@ impl<K: Kernel> World<K> {
         }
     }
 
-    /// Set when the thread that has just run will run next.
+    /// Schedule the next run of the thread that has just run.
     pub(crate) fn reschedule(&mut self, thread: Thread, next: Next) {
         let EventState { pinned, again, moved, .. } = self.event;
         self.begin_event();

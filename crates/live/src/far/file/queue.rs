@@ -12,10 +12,10 @@ use super::super::{Arrival, Fault};
 use crate::linux::monotonic;
 use crate::{PAGE, Slot};
 
-/// Number of bins of queue depths, by their logarithm: up to twice the number of requests in flight.
+/// Number of bins of queue depths, by binary logarithm. The last is for depths of at least [`REQUESTS`].
 const DEPTHS: usize = REQUESTS.ilog2() as usize + 1;
 
-/// The prediction before the first read: about the time of flash.
+/// Predicted read time before the first read: about that of flash.
 const UNKNOWN_NS: u64 = 100_000;
 
 /// Requests in flight.
@@ -29,13 +29,13 @@ pub(super) struct Queue {
     pub(super) loaded: VecDeque<Buffer>,
     /// Reads that wait for a buffer.
     pub(super) waiting: VecDeque<Request>,
-    /// Slots that were freed while a request was in flight. They are reused only after it.
+    /// Slots that were freed while their request was in flight. They are reused once it is complete.
     pub(super) freed: Vec<Slot>,
     /// Slots whose blocks the file system has allocated.
     pub(super) allocated: Vec<bool>,
-    /// Writes in flight.
+    /// Number of writes in flight.
     pub(super) writing: usize,
-    /// Pages that the file system has no room for. They stay in their buffers.
+    /// Number of pages that the file system has no room for. They stay in their buffers.
     pub(super) refused: usize,
     pub(super) arrivals: Vec<Arrival>,
     /// Moving averages of read times in nanoseconds, by the logarithm of the queue depth.
@@ -133,7 +133,8 @@ impl Queue {
         (depth.ilog2() as usize).min(DEPTHS - 1)
     }
 
-    /// Predicted time of a read at this queue depth: that of the nearest depth with reads, lower ones first.
+    /// Predicted time of a read at this queue depth: the average of the nearest lower bin with reads, or else
+    /// of the nearest higher one.
     pub(super) fn predicted_ns(&self, depth: usize) -> u64 {
         let (lower, higher) = self.read_ns.split_at(Self::bin(depth) + 1);
         let known = lower.iter().rev().chain(higher).find(|read_ns| **read_ns > 0);
@@ -155,7 +156,7 @@ impl Queue {
                 Use::Free | Use::Loaded(_) | Use::Refused(_) => {}
             }
         }
-        // Take buffers of read pages only if nothing is in flight: they are about to be loaded.
+        // Reuse buffers of read pages only if nothing is in flight, as these pages are about to be loaded.
         while (!self.free.is_empty() || self.ring.count() == 0)
             && let Some(request) = self.waiting.front().copied()
             && let Some(buffer) = self.buffer()
