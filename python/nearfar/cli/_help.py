@@ -43,7 +43,7 @@ def section(command: str, parameter: str) -> str:
     return OPTIONS if first is None or parameter in first.split() else ADVANCED
 
 
-#: The words after `--` on the command line, if it has a `--`.
+#: One item, the words after `--`; empty if the command line has no `--`.
 _AFTER_DASHES: Final[list[list[str]]] = []
 
 

@@ -65,7 +65,7 @@ def clear() -> None:
 def live(view: Callable[[], RenderableType]) -> Iterator[Console]:
     """Show the result of ``view`` on the terminal, updated every second, until the block ends.
 
-    Yields a console that prints above it.
+    Yields a console that prints above the view.
     """
     from rich.live import Live
 
@@ -78,7 +78,7 @@ def live(view: Callable[[], RenderableType]) -> Iterator[Console]:
 def records(
     trace: str | PathLike[str], options: Mapping[str, Any] | None = None, cells: int = 1
 ) -> int | None:
-    """The references that a study reads from a trace; None if unknown.
+    """The number of references that a study reads from a trace; None if unknown.
 
     Args:
         trace: a trace folder.
