@@ -168,7 +168,7 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
         group = [vms[index] for index in members]
         memories = list(dict.fromkeys(vm.memory for vm in group))
         first = group[0]
-        of_vm = bool(traces.open(trace).info["source"].get("vm_memory_bytes"))
+        is_whole_vm = bool(traces.open(trace).info["source"].get("vm_memory_bytes"))
         storages = list(dict.fromkeys(vm.storage for vm in group))
         study_options |= {
             # `_add_large_pages` needs results for pages too large for these memory sizes.
@@ -178,7 +178,7 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
         }
         if as_machine:
             # A trace of a whole virtual machine already has host pages.
-            default = None if of_vm else _host_page(loaded[first.machine])
+            default = None if is_whole_vm else _host_page(loaded[first.machine])
             study_options["nested"] = options["nested"] or default
         study = paging(trace, progress=progress, **study_options)
         notes += [*trace_warnings(study.run), *machine_warnings(study.run)]
@@ -224,7 +224,7 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
             if vm.machine in sizes:
                 sizes[vm.machine][vm.storage].write(row)
             if options["set_memory"]:
-                size_guest(row, whole=of_vm)
+                size_guest(row, whole=is_whole_vm)
             rows[index] = row
     recorded = {option.name for option in declared.OPTIONS if option.recorded}
     values = {name: value for name, value in options.items() if name in recorded}

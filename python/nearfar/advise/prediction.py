@@ -317,8 +317,8 @@ def left_out_error(
 ) -> float | None:
     """The largest relative error of the bridge when a known size near ``size`` is held out.
 
-    Held out in turn: the known size nearest to ``size`` and its neighbours, but neither the smallest
-    nor the largest size. None with fewer than 4 points.
+    Held out in turn: the known size nearest to ``size`` and its neighbours, but neither the
+    smallest nor the largest known size. None with fewer than 4 points.
     """
     if len(points) < 4:
         return None
@@ -413,8 +413,8 @@ def _bridge(
         # The bytes read do not fall from a smaller known size, nor to a larger one.
         height = max(height, float((faults - (crossing - x))[x < crossing].max()))
         height = min(height, float((faults + (x - crossing))[x > crossing].min()))
-        place = int(np.searchsorted(x, crossing))
-        knots, heights = np.insert(x, place, crossing), np.insert(faults, place, height)
+        index = int(np.searchsorted(x, crossing))
+        knots, heights = np.insert(x, index, crossing), np.insert(faults, index, height)
 
     first_faults = _pages(at, x, pages)
     upper = np.maximum(first_faults, 0.0)  # log2 of one fault per reference
@@ -422,12 +422,12 @@ def _bridge(
     # With fewer frames than TLB entries, faults are at least as frequent as TLB misses.
     likely_misses = _line(at, x, misses, _MISS_SLOPES)
     likely = np.where(at > crossing, np.maximum(likely, likely_misses), likely)
-    for place, height in zip(x, faults, strict=True):
-        likely[at == place] = height
+    for known, height in zip(x, faults, strict=True):
+        likely[at == known] = height
     low_faults = np.where(at > crossing, np.maximum(first_faults, likely_misses), first_faults)
-    for place, height in zip(x, faults, strict=True):
-        bound = np.maximum(low_faults, height - (at - place))
-        low_faults = np.where(at >= place, bound, low_faults)
+    for known, height in zip(x, faults, strict=True):
+        bound = np.maximum(low_faults, height - (at - known))  # the bytes read do not fall
+        low_faults = np.where(at >= known, bound, low_faults)
     low_misses = [misses[x >= size].max(initial=-np.inf) for size in at]
     return _Rates(
         np.exp2(likely_misses),

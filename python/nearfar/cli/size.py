@@ -191,8 +191,8 @@ def _record(
     show = captures.meter()
     try:
         with _redirected(show_output):
-            of_vm = any(recording.get(name) for name in ("vm", "kernel", "vm_image"))
-            options: captured.Options = {**recording, "follow_forks": not of_vm}
+            records_vm = any(recording.get(name) for name in ("vm", "kernel", "vm_image"))
+            options: captured.Options = {**recording, "follow_forks": not records_vm}
             outcome = captures.run(list(command), trace, force=force, progress=show, **options)
     except NearfarError as error:
         raise NearfarError(

@@ -38,7 +38,7 @@ _VERDICT_STYLE = {"good": "green", "fair": "yellow", "bad": "bold red"}
 
 
 def console(stream: IO[str] | None = None, width: int | None = None) -> Console:
-    """A console for ``stream`` (standard output by default) that follows the rules above.
+    """A console for ``stream`` (standard output by default) that follows the module's rules.
 
     Args:
         stream: where to print.

@@ -130,7 +130,7 @@ def _memory(curves: Sequence[MemoryCurve], what: str) -> _Plot:
 
 
 def _text(plot: _Plot, width: int, height: int, colour: bool) -> str:
-    """Values above 0, on a logarithmic scale, over sizes."""
+    """A plot as text: values on a logarithmic scale over sizes."""
     import plotext
 
     title, lines, position = plot
@@ -158,7 +158,7 @@ def _text(plot: _Plot, width: int, height: int, colour: bool) -> str:
                 color=_COLOURS[index],
                 label=label or None,
             )
-    # Plotext drops some of the labels that overlap, and not always the same ones.
+    # Choose labels that do not overlap, because plotext drops overlapping ones unpredictably.
     labels = {size: units.size(size).replace(" ", "") for size in sizes}
     room = max(map(len, labels.values())) + 2
     gap = room * (position(sizes[-1]) - position(sizes[0])) / (width - 10)

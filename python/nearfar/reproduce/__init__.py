@@ -424,6 +424,7 @@ def compared(
 
 #: Tolerance for rounding of computed values.
 _ROUNDING: Final = 1e-9
+#: Tolerances by pattern: of our number alone, and of both numbers.
 _ALONE: Final[dict[str, Callable[[float, Sequence[float]], bool]]] = {
     rf">= {_NUMBER}": lambda ours, limit: ours >= limit[0] - _ROUNDING,
     rf"<= {_NUMBER}": lambda ours, limit: ours <= limit[0] + _ROUNDING,

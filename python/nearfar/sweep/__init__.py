@@ -292,8 +292,8 @@ def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[st
     write_whole(folder / RUN, json.dumps(run, indent=1) + "\n", force=True)
     for name in ("cells", "dataset"):
         (folder / name).mkdir(exist_ok=True)
-        for left in (folder / name).glob(".*.partial"):
-            left.unlink(missing_ok=True)
+        for partial in (folder / name).glob(".*.partial"):
+            partial.unlink(missing_ok=True)
     write_whole(folder / "inputs.json", json.dumps(known, indent=1) + "\n", force=True)
     wanted = {_part(cell.place, cell.key) for cell in cells}
     for part in (folder / "dataset").glob("*.parquet"):

@@ -106,7 +106,7 @@ def _findings(result: ExplainResult, functions: Sequence[declared.FunctionsRow])
 
 
 def sizes(rows: Sequence[declared.SizesRow]) -> str:
-    """The regions that gain by larger pages; in a fold, each region at each size."""
+    """The regions that gain by larger pages; collapsed, each region at each size."""
     names = ("page_bytes", "saved_share", "added_bytes", "resident_bytes", "saved_ns")
 
     def table(rows: Sequence[declared.SizesRow], title: str) -> str:
