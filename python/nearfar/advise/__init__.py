@@ -108,14 +108,13 @@ def advise(
     """Advise a page size for each trace x memory size x storage, or for each VM of a fleet file.
 
     Args:
-        traces: a trace folder, or several, or one fleet file (:mod:`nearfar.advise.fleet`), whose
-            VMs use the options ``memory``, ``machine``, ``storage``, ``arch`` and ``min_gain`` as
-            defaults.
+        traces: trace folders, or one fleet file (:mod:`nearfar.advise.fleet`), whose VMs take
+            ``memory``, ``machine``, ``storage``, ``arch`` and ``min_gain`` as defaults.
         progress: called now and then with the number of records done.
         {options}
 
     Raises:
-        NearfarError: bad input; the message says what, where and what to do.
+        NearfarError: bad input.
     """
     return carry_out(Plan.of(traces, **options), progress)
 
@@ -177,7 +176,7 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
             "storage": storages if as_machine else [first.storage],
         }
         if as_machine:
-            # A trace of a whole virtual machine already has host pages.
+            # A whole virtual machine's trace has the host's pages, so `paging` refuses `nested`.
             default = None if is_whole_vm else _host_page(loaded[first.machine])
             study_options["nested"] = options["nested"] or default
         study = paging(trace, progress=progress, **study_options)

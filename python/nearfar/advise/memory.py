@@ -1,4 +1,4 @@
-"""Memory that a program, and a guest that runs it, need for good speed."""
+"""The memory that a program needs to run well, and that of its guest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Enough:
 
     Attributes:
         curve: time by memory size.
-        slowdown: allowed increase of its time over that with memory for all its pages, a share.
+        slowdown: share by which it may be slower than with memory for all its pages.
     """
 
     curve: MemoryCurve
@@ -55,7 +55,7 @@ class Enough:
 
 
 def guest_memory(program: int, system: int = SYSTEM) -> int:
-    """Memory of a guest, from the needs of its program and its system; all in bytes.
+    """Memory of a guest whose program and system need these; all in bytes.
 
     >>> guest_memory(600 << 20) >> 20
     1024
@@ -79,7 +79,7 @@ def enough(
         trace: its folder.
         machine: the machine.
         storages: storages of the machine.
-        given: options of the paging study that the advice is based on.
+        given: options of the advice's paging study.
         slowdown: such as ``5%``.
         progress: called now and then with the number of records done.
     """

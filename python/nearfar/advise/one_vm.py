@@ -271,7 +271,7 @@ def why(row: Advice) -> str:
 
 
 def keep_usual(row: Advice, cost: str) -> str:
-    """Why to use 4 KiB, in a sentence; ``cost``: the time with 4 KiB, in words."""
+    """Why 4 KiB, in a sentence; ``cost``: the time with 4 KiB, in words."""
     if row["model_page_bytes"] == USUAL_PAGE:
         return f"4 KiB is predicted to be best: {cost}."
     size, error = units.size(row["model_page_bytes"]), row["gain_error"]

@@ -34,7 +34,7 @@ class Plan:
     Attributes:
         vms: in the order of the rows of the result.
         machines: by the names that the VMs use.
-        options: all of them, in the form that ``run`` records.
+        options: all of them, as ``AdviseResult.run`` records them.
         arguments: the traces or the fleet file.
         fleet: the fleet file, if one was given.
     """
@@ -79,7 +79,7 @@ class Plan:
 
 
 def _parsed(options: declared.Options) -> declared.Options:
-    """All options, in the form that ``run`` records, except the machines.
+    """All options, as ``AdviseResult.run`` records them, except the machines.
 
     Raises:
         NearfarError: unknown option, or ``min_gain`` is not a share.
@@ -145,7 +145,7 @@ def _of_traces(
     loaded: Machines = {}
     named: Sequence[MachineLike | None] = [None] if chosen is None else chosen
     for name in named:
-        # A single machine may borrow the built-in machines' storages; several use their own.
+        # A single machine may borrow storages of built-in machines; several use their own.
         machine = machines.paging_machine(name, (storage or ()) if len(named) == 1 else ())
         loaded[machine.name if name is None or name is machine else str(name)] = machine
     places = [

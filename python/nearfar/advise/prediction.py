@@ -315,10 +315,10 @@ def choose_sizes(
 def left_out_error(
     points: Sequence[Point], size: int, costs: Costs, memory_bytes: int, tlb: str = "64"
 ) -> float | None:
-    """The largest relative error of the bridge when a known size near ``size`` is held out.
+    """The largest relative error of the bridge at held-out known sizes near ``size``.
 
-    Held out in turn: the known size nearest to ``size`` and its neighbours, but neither the
-    smallest nor the largest known size. None with fewer than 4 points.
+    Held out in turn: the known size nearest to ``size`` and its neighbours, except the smallest and
+    largest. None with fewer than 4 points.
     """
     if len(points) < 4:
         return None

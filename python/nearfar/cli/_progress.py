@@ -56,14 +56,14 @@ def progress(
 
 
 def clear() -> None:
-    """Remove the line of progress, so that something else can be printed."""
+    """Remove the progress line before other output."""
     if watched():
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def live(view: Callable[[], RenderableType]) -> Iterator[Console]:
-    """Show the result of ``view`` on the terminal, updated every second, until the block ends.
+    """Show the result of ``view``, updated every second, until the block ends.
 
     Yields a console that prints above the view.
     """

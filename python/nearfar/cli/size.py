@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar size -- gzip -dc numbers.gz"}
-#: Options of `capture` that `size` takes too: for a sample of the pages and for virtual machines.
+#: Options of `capture` that `size` takes: for samples and virtual machines.
 _RECORDING: Final = tuple(
     option
     for option in captured.OPTIONS

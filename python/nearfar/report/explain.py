@@ -15,9 +15,9 @@ from nearfar.report.cells import cells as texts
 from nearfar.report.fitted import Table
 from nearfar.report.tables import listing
 
-#: The number of regions and functions that tables show.
+#: Regions or functions in a table.
 _REGIONS = 12
-#: The number of address ranges and instructions that tables show.
+#: Address ranges or instructions in a table.
 _RANGES = 6
 
 

@@ -213,7 +213,7 @@ def fits(result: PagingResult) -> Table:
     return table
 
 
-#: Meanings of two of the measures of a program's memory; ``nearfar size`` shows a third.
+#: Meanings of two measures of memory; ``nearfar size`` shows a third.
 _MEMORIES: Final = (
     "The footprint is every page touched; the peak resident set is the most in use at once, with "
     "the page cache."

@@ -95,7 +95,6 @@ def by_size(title: str, lines: Sequence[Series], width: int = 80, height: int = 
 
 
 def _drawn(plots: Sequence[_Plot], width: int | None, height: int, stream: IO[str] | None) -> str:
-    """Plots, one above the other."""
     target = sys.stdout if stream is None else stream
     colour = coloured(target)
     columns = shutil.get_terminal_size((80, 24)).columns if width is None else width
@@ -158,7 +157,7 @@ def _text(plot: _Plot, width: int, height: int, colour: bool) -> str:
                 color=_COLOURS[index],
                 label=label or None,
             )
-    # Choose labels that do not overlap, because plotext drops overlapping ones unpredictably.
+    # Choose labels here: plotext drops overlapping ones unpredictably.
     labels = {size: units.size(size).replace(" ", "") for size in sizes}
     room = max(map(len, labels.values())) + 2
     gap = room * (position(sizes[-1]) - position(sizes[0])) / (width - 10)

@@ -1,4 +1,4 @@
-"""Compare published results with ours: ``papers/`` has theirs, a module here computes ours.
+"""Compare the papers' results (``papers/``) with ours, which a module here computes.
 
 A study is a module of this package. Its function ``study`` returns the :class:`Reproduced`, with a
 row (:data:`KEYS`) for each published number or statement. Its keyword arguments are the declared
@@ -67,7 +67,6 @@ class TextTable(TypedDict):
     rows: list[list[str]]
 
 
-#: Keys of a row.
 KEYS: Final = tuple(column.name for column in declared.ROWS.columns)
 
 _NUMBER: Final = r"([-+]?\d+(?:\.\d+)?)"

@@ -31,7 +31,6 @@ STORAGES: Final = ("nvm-1x", "nvm-10x", "nvm-100x")
 #: Index of 8 KiB, and how many sizes the axes of 001's figures show.
 _LAST: Final = SIZES.index(AXIS)
 _SHOWN: Final = _LAST + 1
-#: Index of 4 KiB.
 _USUAL: Final = SIZES.index(USUAL_PAGE)
 _AGAINST: Final = f"against the DRAM of machines/{NVM_MACHINE}.toml"
 #: Memory sizes of figure 5.

@@ -1,10 +1,10 @@
 """The size of one program.
 
 The trace is simulated with ``--view machine``: first with enough memory at every page size, to
-choose the page size; then with 4 KiB pages at a grid of memory sizes, under the policy of Linux
-(``linux``), which keeps what is used again and drops what is streamed once. The memory that the
-page size adds is added to the result, because under pressure the kernel splits larger pages.
-Between the two memory sizes of the grid that enclose the answer, a finer grid is simulated.
+choose the page size; then with 4 KiB pages at a grid of memory sizes, with Linux's replacement
+(``linux``), which keeps reused pages and evicts streamed ones; then on a finer grid around the
+answer. Memory that the page size adds is added to the result, because under pressure the kernel
+splits larger pages.
 
 Of a trace captured with ``--sample``, only 4 KiB pages are simulated. The waiting times of the
 machine's view are then lower bounds, and faults are taken at the upper end of their interval, so

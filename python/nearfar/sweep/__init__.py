@@ -213,7 +213,6 @@ def estimate(
 
 
 def _checked(options: declared.Options) -> declared.Options:
-    """All options, checked."""
     values = complete(declared.OPTIONS, options)
     values["workers"] = count("--workers", values["workers"], 0, 4096)
     values["threads"] = count("--threads", values["threads"], 0, 65536)

@@ -281,7 +281,7 @@ def _file_digest(file: Path, known: Digests) -> str:
     name = str(file.absolute())
     stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
     entry = known.get(name, ())
-    # A user may have edited `inputs.json`, so check the form of the entry.
+    # An edited `inputs.json` may hold anything.
     if len(entry) != 2 or list(entry[0]) != stamp:
         with file.open("rb") as stream:
             entry = stamp, hashlib.file_digest(stream, "sha256").hexdigest()

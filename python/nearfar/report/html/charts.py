@@ -76,7 +76,7 @@ TIME_LABEL = (
     "datum.value >= 1e3 ? format(datum.value / 1e3, '~g') + ' µs' : "
     "format(datum.value, '~g') + ' ns'"
 )
-#: A region's label, shortened to what identifies it: the last part of a path, or an address.
+#: A region's label, shortened to the last part of a path, or an address.
 _TAIL_LABEL = (
     "replace(replace(datum.label, regexp('^(page cache: )?/.*/(?=.)'), '$1'), '(anonymous) ', '')"
 )

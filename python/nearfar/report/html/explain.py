@@ -12,7 +12,7 @@ from nearfar.report import explain as report
 from nearfar.report.html import page
 from nearfar.schema import Rows
 
-#: The number of functions and regions that tables show.
+#: Functions or regions in a table.
 _SHOWN = 20
 
 

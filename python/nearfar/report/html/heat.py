@@ -23,7 +23,7 @@ from nearfar.report.html import page
 
 #: Colours of the image, besides transparent for no references.
 _COLOURS: Final = 64
-#: Share of the ramp left out at its dark end, so that one reference is visible on a dark page.
+#: Dark share of the ramp that is not used, so that one reference is visible on a dark page.
 _DARKEST: Final = 0.15
 
 

@@ -337,7 +337,7 @@ class Page(Generic[R]):
         """The whole page, to be written as UTF-8."""
         parts = self._sections()
         made = details("Input, options and version", self._provenance())
-        # Sections after the last wide one are in two columns; of an odd number, the last is wide.
+        # Sections after the last wide one fill two columns; of an odd number, the last is wide.
         narrow = itertools.takewhile(lambda part: 'class="wide"' not in part[:80], reversed(parts))
         odd = (len(list(narrow)) + 1 + bool(self.glossary)) % 2 == 1
         wide = odd and not self.glossary

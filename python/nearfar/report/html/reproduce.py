@@ -21,7 +21,7 @@ _SIGNS = {
 }
 #: Colours of ``report.STATES``, in both colour schemes.
 _COLOURS = (palette.OKABE_ITO["vermillion"], palette.OKABE_ITO["green"], "#8a8a8a")
-#: The maximum number of rows of a single paper that are shown unfolded.
+#: A single paper with at most this many rows is shown unfolded.
 _OPEN = 15
 
 

@@ -226,8 +226,8 @@ class RowsPage(page.Page[Result]):
         rest = [key for key in others if key != series]
         body = ""
         for name, rows in self._programs().items():
-            # The other keys stay at the values of the best row: not all combinations have rows, so
-            # means over all of them would not be comparable.
+            # Other keys stay at the best row's values: means would not be comparable, as not all
+            # combinations have rows.
             fixed = {key: _shown(key, self._best_row(rows)) for key in rest}
             rows = [r for r in rows if all(_shown(key, r) == fixed[key] for key in rest)]
             if len({_shown(across, row) for row in rows}) < 2:

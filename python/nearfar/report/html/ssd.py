@@ -1,4 +1,4 @@
-"""The page of the ssd study: parts of the cores' time, and service times of the device."""
+"""The page of the ssd study: parts of the cores' time, and the device's service times."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class TieringPage(page.Page[TieringResult]):
         # A single seed has no spread.
         single = len(seeds) == 1
         over = f"minimum, quartiles, maximum over {len(seeds)} seeds"
-        # A letter takes about 6 pixels of these narrow charts.
+        # Narrow charts: about 6 pixels a letter.
         turned = sum(6 * len(name) + 12 for name in names) > 240
         for key, title in _BOXES.items():
             totals: list[charts.Datum] = [
