@@ -1,8 +1,8 @@
-"""``advise``: a page size for each virtual machine (page-size advice, 000).
+"""``advise``: a page size for each virtual machine (paper 000).
 
 For each VM (workload, memory size, storage): the page size of least *predicted* time per reference,
-other than 4 KiB only for a gain above a threshold; the nearest size that the architecture can set;
-and the simulated times of both (docs/advise.md).
+or 4 KiB if the gain is below a threshold; the nearest size that the architecture can set; and the
+simulated times of both (docs/advise.md).
 
 >>> result = advise("app.trace", memory="60%", storage=["optane-ssd"])      # doctest: +SKIP
 >>> result.rows[0]["advised_page_bytes"]                                    # doctest: +SKIP
@@ -108,14 +108,13 @@ def advise(
     """Advise a page size for each trace x memory size x storage, or for each VM of a fleet file.
 
     Args:
-        traces: a trace folder, or several, or one fleet file (:mod:`nearfar.advise.fleet`), whose
-            VMs use the options ``memory``, ``machine``, ``storage``, ``arch`` and ``min_gain`` as
-            defaults.
+        traces: trace folders, or one fleet file (:mod:`nearfar.advise.fleet`), whose VMs take
+            ``memory``, ``machine``, ``storage``, ``arch`` and ``min_gain`` as defaults.
         progress: called now and then with the number of records done.
         {options}
 
     Raises:
-        NearfarError: bad input; the message says what, where and what to do.
+        NearfarError: bad input.
     """
     return carry_out(Plan.of(traces, **options), progress)
 
@@ -168,17 +167,17 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
         group = [vms[index] for index in members]
         memories = list(dict.fromkeys(vm.memory for vm in group))
         first = group[0]
-        of_vm = bool(traces.open(trace).info["source"].get("vm_memory_bytes"))
+        is_whole_vm = bool(traces.open(trace).info["source"].get("vm_memory_bytes"))
         storages = list(dict.fromkeys(vm.storage for vm in group))
         study_options |= {
-            # Memory that is enough also holds 8 of the largest pages.
+            # `_add_large_pages` needs results for pages too large for these memory sizes.
             "memory": ",".join([*memories, *([str(ENOUGH)] if as_machine else [])]),
             "machine": loaded[first.machine],
             "storage": storages if as_machine else [first.storage],
         }
         if as_machine:
-            # The pages of a virtual machine's trace are the host's.
-            default = None if of_vm else _host_page(loaded[first.machine])
+            # A whole virtual machine's trace has the host's pages, so `paging` refuses `nested`.
+            default = None if is_whole_vm else _host_page(loaded[first.machine])
             study_options["nested"] = options["nested"] or default
         study = paging(trace, progress=progress, **study_options)
         notes += [*trace_warnings(study.run), *machine_warnings(study.run)]
@@ -224,7 +223,7 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
             if vm.machine in sizes:
                 sizes[vm.machine][vm.storage].write(row)
             if options["set_memory"]:
-                size_guest(row, whole=of_vm)
+                size_guest(row, whole=is_whole_vm)
             rows[index] = row
     recorded = {option.name for option in declared.OPTIONS if option.recorded}
     values = {name: value for name, value in options.items() if name in recorded}
@@ -283,7 +282,7 @@ def _by_memory(
 def _add_large_pages(
     by_memory: Mapping[str, list[paging_declared.Row]], study: PagingResult
 ) -> None:
-    """Add page sizes of which a memory that evicts nothing holds fewer than 8."""
+    """Where memory holds the peak resident set, add the pages of which it holds fewer than 8."""
     large = _by_memory(study.rows, [str(ENOUGH)])[str(ENOUGH)]
     peak = study.run["peak_resident_bytes"]
     for rows in by_memory.values():
@@ -297,7 +296,7 @@ def _add_large_pages(
 
 
 def _has_memory(row: paging_declared.Row, size: Memory) -> bool:
-    """Whether the row has this memory size, also given as bytes or as a share."""
+    """Whether the row has this memory size, given in the same form: bytes or a share."""
     fraction = row["memory_fraction"]
     if size.is_fraction != (fraction is not None):
         return False

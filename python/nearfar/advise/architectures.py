@@ -17,7 +17,6 @@ from nearfar.errors import unknown
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
-#: What each mechanism is.
 MECHANISMS: Final = {
     "base": "the base page: no huge pages",
     "granule": "a kernel built with this base page",

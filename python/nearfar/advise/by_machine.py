@@ -30,10 +30,10 @@ from nearfar.page_choice import (
     start_share,
 )
 
-#: The value of ``model`` in a row.
+#: The view, and ``model`` in its rows.
 MODEL: Final = "machine"
 
-#: The largest part of the time, by the name in ``limit``.
+#: The largest part of the time in words, by ``limit``.
 _LIMITS: Final = {
     "processor": "instructions",
     "translation": "TLB misses",
@@ -49,7 +49,7 @@ def advice(vm: Vm, rows: Sequence[declared.Row], whole: bool = False) -> Advice:
     Args:
         vm: the virtual machine; its trace is not read.
         rows: of the paging study with ``--view machine`` at the memory size and storage of the VM.
-        whole: times are of the whole run; otherwise of what follows when memory is filled.
+        whole: times are of the whole run; otherwise of its part after memory is filled.
     """
     offered = {size.page_bytes: size for size in transparent(vm.arch)}
     rows = sorted(
@@ -81,7 +81,7 @@ def advice(vm: Vm, rows: Sequence[declared.Row], whole: bool = False) -> Advice:
 
 
 def _limit(row: declared.Row, whole: bool) -> str:
-    """The largest part of the time that counts."""
+    """The largest part of the time, with that of filling memory if ``whole``."""
     parts = {
         "processor": row["cpu_ns"] or 0,
         "translation": (row["tlb_ns"] or 0) + (row["walk_ns"] or 0),
@@ -93,7 +93,7 @@ def _limit(row: declared.Row, whole: bool) -> str:
 
 
 def _why(row: Advice, choice: PageChoice, start: str | None) -> str:
-    """The advice of a row in sentences; ``start``: what it does while memory is filled."""
+    """The advice of a row in sentences; ``start``: the sentence on filling memory."""
     time = f"{units.duration(row['predicted_ns'])} per reference"
     stays = row["advised_page_bytes"] == USUAL_PAGE
     if stays and choice.refusal is not None:

@@ -45,8 +45,8 @@ class Vm:
         name: letters, digits, ``.``, ``_`` and ``-``.
         trace: the trace folder of its workload.
         workload: the name of the workload.
-        memory: ``60%`` of the peak resident set or bytes, as ``nearfar paging --memory`` takes
-            one size.
+        memory: one size as ``nearfar paging --memory`` takes it: bytes, or ``60%`` of the peak
+            resident set.
         machine: name or path of a machine file.
         storage: one of the machine's storages.
         arch: a key of :data:`nearfar.advise.architectures.ARCHITECTURES`.
@@ -122,10 +122,10 @@ def read(path: str | Path, defaults: Mapping[str, str]) -> list[Vm]:
 def inputs_of(
     given: str | PathLike[str] | Sequence[str | PathLike[str]],
 ) -> tuple[list[Path], Path | None]:
-    """The paths of traces or of a fleet file, and the fleet file.
+    """The given paths, and the fleet file among them; None if all are traces.
 
     Raises:
-        NearfarError: a fleet file and something else.
+        NearfarError: a fleet file is given together with other paths.
     """
     paths = [Path(path) for path in ([given] if isinstance(given, str | PathLike) else given)]
     fleet = next((path for path in paths if path.suffix == ".toml"), None)

@@ -21,11 +21,11 @@ class Host:
 
     Attributes:
         machine: its name.
-        vms: their number.
-        memory_bytes: their memory: that of their guests if it is set, else of their programs.
-        guests: whether all of it is that of guests.
-        bloat_bytes: memory that the advised page sizes add to programs, as far as it is known; it
-            is part of the memory of a guest.
+        vms: the number of VMs.
+        memory_bytes: guest memory of VMs that have it (``--set-memory``), program memory of others.
+        guests: whether every VM has guest memory.
+        bloat_bytes: memory that the advised page sizes add to programs, where known; 0 for a VM
+            with guest memory, which includes it.
         pools: pages of hugetlbfs to reserve, by page size in bytes.
         swapped_bytes: peak resident set beyond the VM's memory, by storage; only VMs whose memory
             was given as a share.
@@ -114,5 +114,5 @@ def _host(name: str, run: AdviseRun, rows: Sequence[declared.Row]) -> Host:
 
 
 def _given(row: declared.Row) -> int:
-    """The memory of a VM: its guest's if it is set, else its program's."""
+    """The memory of a VM: guest memory if it is set, else program memory."""
     return row["guest_memory_bytes"] or row["memory_bytes"]

@@ -1,7 +1,7 @@
 """The page size to use, from rates that were measured at a few page sizes.
 
-What ``nearfar fit --machine`` prints: the time of a reference at the measured sizes, and at those
-between, on each storage of a machine, by the papers' equations; and the fastest of them.
+``nearfar fit --machine`` prints, for each storage of a machine, the time per reference at the
+measured sizes and the powers of two between them, by the papers' equations; and the fastest size.
 
 >>> from nearfar.fit import fit_rows
 >>> rates = [(4096, 0.02, 3e-4), (16384, 0.009, 1e-4), (65536, 0.004, 2e-4)]
@@ -30,7 +30,7 @@ from nearfar.sizes import list_of
 if TYPE_CHECKING:
     import pyarrow
 
-#: A memory size that adds no point to the fault curve.
+#: Stands for an unknown memory size: so large that :func:`predict` adds no point from the TLB.
 _UNKNOWN_MEMORY: Final = 1 << 62
 
 
@@ -93,14 +93,14 @@ def decide(
 
 
 def _points(misses: Fit, faults: Fit) -> list[Point]:
-    """Sizes with both rates; the mean of those that were measured twice."""
+    """Sizes with both rates; each rate is the mean of its measurements."""
     by_size = [
         {
-            size: [rate for place, rate in zip(one.page_bytes, one.measured, strict=True)
-                   if place == size]
-            for size in one.page_bytes
+            size: [rate for other, rate in zip(fit.page_bytes, fit.measured, strict=True)
+                   if other == size]
+            for size in fit.page_bytes
         }
-        for one in (misses, faults)
+        for fit in (misses, faults)
     ]  # fmt: skip
     both = sorted(by_size[0].keys() & by_size[1].keys())
     mean = [{size: sum(one[size]) / len(one[size]) for size in both} for one in by_size]
@@ -144,7 +144,7 @@ def _gain(prediction: Prediction, size: int) -> float | None:
 
 
 def _error(points: Sequence[Point], costs: Costs, memory: int) -> float | None:
-    """The largest relative error of the time at an inner known size that is held out."""
+    """Largest relative error when each inner measured size is held out; None without one."""
     errors = []
     for point in points[1:-1]:
         translation, data = costs.exact([point])

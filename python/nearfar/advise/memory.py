@@ -1,4 +1,4 @@
-"""How much memory a program needs to run well, and a guest that runs it."""
+"""The memory that a program needs to run well, and that of its guest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Enough:
 
     Attributes:
         curve: time by memory size.
-        slowdown: how much longer it may take than with enough memory for all of it.
+        slowdown: share by which it may be slower than with memory for all its pages.
     """
 
     curve: MemoryCurve
@@ -55,13 +55,13 @@ class Enough:
 
 
 def guest_memory(program: int, system: int = SYSTEM) -> int:
-    """The memory in bytes of a guest whose program and system need these, in bytes.
+    """Memory of a guest whose program and system need these; all in bytes.
 
     >>> guest_memory(600 << 20) >> 20
     1024
     """
-    structs = USUAL_PAGE // PAGE_STRUCT
-    needed = -(-(program + system) * structs // (structs - 1))
+    per_page = USUAL_PAGE // PAGE_STRUCT
+    needed = -(-(program + system) * per_page // (per_page - 1))
     return -(-needed // STEP) * STEP
 
 
@@ -79,7 +79,7 @@ def enough(
         trace: its folder.
         machine: the machine.
         storages: storages of the machine.
-        given: options of the paging study from which the advice is.
+        given: options of the advice's paging study.
         slowdown: such as ``5%``.
         progress: called now and then with the number of records done.
     """

@@ -25,12 +25,12 @@ from nearfar.declared import explain as explain_declared
 from nearfar.gain_error import points as in_points
 from nearfar.paging_findings import USUAL_PAGE
 
-#: Upper bounds of the largest error at a held-out size, and the word for it.
+#: Words for the confidence, each with its largest error at a held-out size.
 CONFIDENCE: Final = ((0.05, "good"), (0.20, "fair"), (float("inf"), "poor"))
 
 
 class Advice(advise_declared.Row):
-    """A row with its lists, which have tables of their own."""
+    """A row of the result, with the lists that are saved as separate tables."""
 
     fitted_page_bytes: list[int]
     curve: list[advise_declared.CurveRow]
@@ -195,8 +195,8 @@ def new_row(
 def _choose(vm: Vm, prediction: Prediction, tried: Sequence[int]) -> Choice:
     """Choose from predictions alone.
 
-    A gain smaller than ``left_out_error`` counts: the time of a size that the model has seen is
-    known, and :meth:`Prediction.best` raises the other times (docs/advise.md).
+    A gain smaller than ``left_out_error`` counts: times at fitted sizes are known exactly, and
+    :meth:`Prediction.best` raises the other times (docs/advise.md).
     """
     model = prediction.best(tried)
 
@@ -271,7 +271,7 @@ def why(row: Advice) -> str:
 
 
 def keep_usual(row: Advice, cost: str) -> str:
-    """Why 4 KiB, in a sentence; ``cost`` is its time in words."""
+    """Why 4 KiB, in a sentence; ``cost``: the time with 4 KiB, in words."""
     if row["model_page_bytes"] == USUAL_PAGE:
         return f"4 KiB is predicted to be best: {cost}."
     size, error = units.size(row["model_page_bytes"]), row["gain_error"]

@@ -34,7 +34,7 @@ class Plan:
     Attributes:
         vms: in the order of the rows of the result.
         machines: by the names that the VMs use.
-        options: all of them, in the form of the record of the run.
+        options: all of them, as ``AdviseResult.run`` records them.
         arguments: the traces or the fleet file.
         fleet: the fleet file, if one was given.
     """
@@ -68,8 +68,8 @@ class Plan:
                     f"{vm.name}: memory: {vm.memory!r} is more than one size; give one"
                 )
         if parsed["slowdown"] is not None:
-            hosts = list(loaded.values())[:1]
-            _engine.paging_options(hosts, options={"slowdown": parsed["slowdown"]})
+            any_machine = list(loaded.values())[:1]  # the engine checks the value
+            _engine.paging_options(any_machine, options={"slowdown": parsed["slowdown"]})
         check_model(parsed["model"])
         if parsed["set_memory"]:
             _check_whole(vms)
@@ -79,7 +79,7 @@ class Plan:
 
 
 def _parsed(options: declared.Options) -> declared.Options:
-    """All options, in the form of the record of the run, except the machines.
+    """All options, as ``AdviseResult.run`` records them, except the machines.
 
     Raises:
         NearfarError: unknown option, or ``min_gain`` is not a share.
@@ -145,7 +145,7 @@ def _of_traces(
     loaded: Machines = {}
     named: Sequence[MachineLike | None] = [None] if chosen is None else chosen
     for name in named:
-        # One machine may borrow storages; several are compared with their own.
+        # A single machine may borrow storages of built-in machines; several use their own.
         machine = machines.paging_machine(name, (storage or ()) if len(named) == 1 else ())
         loaded[machine.name if name is None or name is machine else str(name)] = machine
     places = [
@@ -219,7 +219,7 @@ def _single_memories(text: str) -> list[str]:
 
 
 def _check_whole(vms: Sequence[Vm]) -> None:
-    """Refuse to size a guest by a part of a run."""
+    """Refuse to size a guest from a trace of only part of a run."""
     for vm in vms:
         missing = parse_json(read_trace(vm.trace))["source"].get("unrecorded")
         if missing:
@@ -229,7 +229,7 @@ def _check_whole(vms: Sequence[Vm]) -> None:
 
 
 def _check_sample(trace: Path) -> None:
-    """Refuse a sample: with the machine's view, it does not show what larger pages save."""
+    """Refuse a sample of the 4 KiB pages: it does not show what larger pages save."""
     if sample := parse_json(read_trace(trace))["source"].get("sample"):
         raise NearfarError(
             f"{trace}: holds {100 * sample['rate']:g} % of the 4 KiB pages, and advice compares "

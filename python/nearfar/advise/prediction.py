@@ -12,13 +12,13 @@ disk, a tenth of a percent more faults can double the time.
 **Otherwise the bridge** interpolates linearly between the logarithms of the known rates, within
 limits that hold for any program:
 
-* A larger page never misses the TLB more often. An LRU TLB is a stack, so a hit stays a hit when
-  pages are merged.
-* The bytes read, p d(p), do not fall as p grows, because two faults on the halves of a page read
-  as much as one on the page: d(2p) >= d(p) / 2 (exact for optimal replacement, nearly so for CLOCK
-  and LRU).
-* Every page faults at least once: d(p) >= pages(p) / references. The number of pages is smooth in
-  p.
+* A larger page never misses the TLB more often: merging pages lengthens no LRU stack distance, so
+  a hit stays a hit.
+* With d(p) page faults per reference at page size p, the bytes read, p d(p), do not fall as p
+  grows, because two faults on the halves of a page read as much as one on the page:
+  d(2p) >= d(p) / 2 (exact for optimal replacement, nearly so for CLOCK and LRU).
+* Every page faults at least once: d(p) >= pages(p) / references. pages(p) is smooth in p, so it is
+  interpolated.
 * A TLB of N entries and a memory of N frames are the same cache. At the page size p = memory / N
   the fault rate is therefore about the TLB miss rate, which is known or smooth. This adds a point
   to the fault curve, often near the size where frames run out. At larger pages, with fewer frames
@@ -67,7 +67,7 @@ THRASHES: Final = 8.0
 #: Weight of the lower bound of a time, against the prediction, in choosing what to measure next.
 HOPE: Final = 0.7
 
-#: Rates are raised to this before their logarithm is taken.
+#: Lower bound of rates, so that they have a logarithm.
 _MIN_RATE: Final = 1e-12
 #: Slope of log pages by log size outside the known sizes (halving would be -1).
 _PAGES_SLOPE: Final = -0.8
@@ -120,7 +120,7 @@ class Costs:
     """Costs of a TLB miss and of a page fault on one storage of a machine.
 
     Attributes:
-        times: the machine's; they compute T_A and T_D from rates.
+        times: access times of the machine, which compute T_A and T_D from rates.
         io_ns: time to read a page, nanoseconds, by page size.
     """
 
@@ -315,9 +315,10 @@ def choose_sizes(
 def left_out_error(
     points: Sequence[Point], size: int, costs: Costs, memory_bytes: int, tlb: str = "64"
 ) -> float | None:
-    """The largest relative error of the bridge when a known size near ``size`` is held out.
+    """The largest relative error of the bridge at held-out known sizes near ``size``.
 
-    These are ``size`` and its known neighbours. None with fewer than 4 points.
+    Held out in turn: the known size nearest to ``size`` and its neighbours, except the smallest and
+    largest. None with fewer than 4 points.
     """
     if len(points) < 4:
         return None
@@ -409,24 +410,24 @@ def _bridge(
             float(_line(at_crossing, x, misses, _MISS_SLOPES)[0]),
             float(_pages(at_crossing, x, pages)[0]),
         )
-        # The bytes read do not fall, neither from the size before nor to the size after.
+        # The bytes read do not fall from a smaller known size, nor to a larger one.
         height = max(height, float((faults - (crossing - x))[x < crossing].max()))
         height = min(height, float((faults + (x - crossing))[x > crossing].min()))
-        place = int(np.searchsorted(x, crossing))
-        knots, heights = np.insert(x, place, crossing), np.insert(faults, place, height)
+        index = int(np.searchsorted(x, crossing))
+        knots, heights = np.insert(x, index, crossing), np.insert(faults, index, height)
 
     first_faults = _pages(at, x, pages)
-    upper = np.maximum(first_faults, 0.0)
+    upper = np.maximum(first_faults, 0.0)  # log2 of one fault per reference
     likely = np.clip(_line(at, knots, heights, _FAULT_SLOPES), first_faults, upper)
     # With fewer frames than TLB entries, faults are at least as frequent as TLB misses.
     likely_misses = _line(at, x, misses, _MISS_SLOPES)
     likely = np.where(at > crossing, np.maximum(likely, likely_misses), likely)
-    for place, height in zip(x, faults, strict=True):
-        likely[at == place] = height
+    for known, height in zip(x, faults, strict=True):
+        likely[at == known] = height
     low_faults = np.where(at > crossing, np.maximum(first_faults, likely_misses), first_faults)
-    for place, height in zip(x, faults, strict=True):
-        bound = np.maximum(low_faults, height - (at - place))
-        low_faults = np.where(at >= place, bound, low_faults)
+    for known, height in zip(x, faults, strict=True):
+        bound = np.maximum(low_faults, height - (at - known))  # the bytes read do not fall
+        low_faults = np.where(at >= known, bound, low_faults)
     low_misses = [misses[x >= size].max(initial=-np.inf) for size in at]
     return _Rates(
         np.exp2(likely_misses),

@@ -64,7 +64,7 @@ class Evaluation(TypedDict):
 
 
 def evaluate(rows: Iterable[declared.Row], sizes: str = "all") -> Evaluation:
-    """Regret over all rows and by storage, against the goals; and the rows that exceed them.
+    """Regret over all rows and by storage; and the rows that exceed the goals.
 
     ``regret`` is that of the advised page, ``model_regret`` that of the model's page, without the
     threshold ``min_gain``. If the model sees every size, each size is predicted with that size held

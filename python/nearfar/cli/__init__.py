@@ -1,6 +1,6 @@
 """The ``nearfar`` command: one file per command.
 
-A command file ``NAME.py`` (a trailing underscore is dropped) in this package defines ``run``, a
+A command file ``NAME.py`` in this package (``NAME_.py`` if NAME is a keyword) defines ``run``, a
 function whose signature Typer turns into options and whose docstring is the help text, and
 ``GROUP``, the group in which ``nearfar --help`` lists it. A command with sub-commands defines
 ``APP``, a Typer application, instead of ``run``. Heavy imports belong inside ``run``, so that
@@ -50,7 +50,7 @@ def main() -> None:
         code = 0
     except OSError as error:
         code = _fail(str(of_system(error)), 2)
-    # The process ends: skip the search for cycles, which takes 30 ms.
+    # Skip garbage collection at exit, which takes 30 ms.
     gc.freeze()
     sys.exit(code)
 
@@ -91,7 +91,7 @@ def _run() -> int:
         return _fail(f"{error.object[:60]}: character {error.start + 1} is not UTF-8; rename it", 2)
 
 
-#: Commands with a program after `--`.
+#: Commands that take a program after `--`.
 _WITH_PROGRAM: Final = ("capture", "size", "watch")
 
 

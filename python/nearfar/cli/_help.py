@@ -14,8 +14,8 @@ _OUTPUT: Final = frozenset(
     {"as_json", "color", "force", "full", "heatmap", "html", "output_format", "progress"}
 )
 
-#: The parameters that help shows first, by command; the others are advanced. A command without an
-#: entry has few parameters, and help shows all of them first.
+#: Parameters that help shows first, by command; others are advanced. A command without an entry has
+#: few, all shown first.
 _FIRST: Final[Mapping[str, str]] = {
     "advise": "memory machine storage arch min_gain page_sizes slowdown emit out",
     "capture": "start_after stop_after max_refs follow_forks sample output",
@@ -43,7 +43,7 @@ def section(command: str, parameter: str) -> str:
     return OPTIONS if first is None or parameter in first.split() else ADVANCED
 
 
-#: The words after `--` on the command line, if it has a `--`.
+#: One item, the words after `--`; empty if the command line has no `--`.
 _AFTER_DASHES: Final[list[list[str]]] = []
 
 

@@ -56,16 +56,16 @@ def progress(
 
 
 def clear() -> None:
-    """Remove the line of progress, so that something else can be printed."""
+    """Remove the progress line before other output."""
     if watched():
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def live(view: Callable[[], RenderableType]) -> Iterator[Console]:
-    """Show the result of ``view`` on the terminal, updated every second, until the block ends.
+    """Show the result of ``view``, updated every second, until the block ends.
 
-    Yields a console that prints above it.
+    Yields a console that prints above the view.
     """
     from rich.live import Live
 
@@ -78,7 +78,7 @@ def live(view: Callable[[], RenderableType]) -> Iterator[Console]:
 def records(
     trace: str | PathLike[str], options: Mapping[str, Any] | None = None, cells: int = 1
 ) -> int | None:
-    """The references that a study reads from a trace; None if unknown.
+    """The number of references that a study reads from a trace; None if unknown.
 
     Args:
         trace: a trace folder.

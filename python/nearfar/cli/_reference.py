@@ -44,7 +44,7 @@ class Command:
 
 
 def commands() -> Iterator[Command]:
-    """Every command in the order of ``--help``; a group comes before its sub-commands."""
+    """Every command in the order of ``--help``, a group before its sub-commands."""
     yield from _walk(typer.main.get_command(build()), "nearfar", None)
 
 

@@ -43,7 +43,7 @@ SHARED = {
     ],
 }
 
-#: Parameters that are outputs.
+#: Parameters that name outputs; other paths are inputs.
 _OUTPUTS = ("out", "output", "html", "prometheus")
 
 #: For every command with a ``machine``: values that override those of its file.
@@ -67,7 +67,7 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
     Returns:
         A function to register in its place.
     """
-    # An application of commands is built more than once.
+    # The application may be built more than once.
     if getattr(run, "has_shared_options", False):
         return run
     signature = inspect.signature(run)
@@ -178,7 +178,7 @@ def _of_option(option: Option, parameter: inspect.Parameter) -> inspect.Paramete
         info = typer.Option(option.flag, **described)
         annotation = Annotated[str if option.required else str | None, info]
         default = None if option.default is None else written(option.default)
-    # A command with a mode that does not need it, such as `apply --restore`, has a default.
+    # A required option has a default if a mode of the command runs without it (`apply --restore`).
     if option.required and parameter.default is parameter.empty:
         default = inspect.Parameter.empty
     return parameter.replace(default=default, annotation=annotation)
@@ -190,7 +190,7 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
 
 
 def _listed(names: Names) -> Callable[[str], list[tuple[str, str]]]:
-    """Complete the last item of a comma-separated list with names that it does not have yet."""
+    """Complete the last item of a comma-separated list with names that the list lacks."""
 
     def complete(incomplete: str) -> list[tuple[str, str]]:
         before, comma, last = incomplete.rpartition(",")
@@ -205,7 +205,7 @@ def _listed(names: Names) -> Callable[[str], list[tuple[str, str]]]:
             if name.startswith(last) and name not in taken
         ]
 
-    # Typer evaluates annotations for each option; these need no evaluation.
+    # A type, not its name, which Typer would evaluate for each option.
     complete.__annotations__ = {"incomplete": str}
     return complete
 

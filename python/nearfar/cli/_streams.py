@@ -10,7 +10,7 @@ from typing import Any
 
 
 class _Output(io.FileIO):
-    """Standard output: the first failed write is an error that names the stream."""
+    """Standard output: the first failed write raises an error; later writes are dropped."""
 
     lost = False
 
@@ -39,8 +39,8 @@ def prepare() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # It takes the lowest free number, so no other file gets it. Writing to standard output
-            # still fails; child processes find all three closed.
+            # os.open takes the lowest free number, so no later file gets it. Writing to standard
+            # output still fails; child processes do not inherit the descriptor.
             os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)
     # Bytes that are not text, and characters that the encoding lacks, are escaped.
     output = io.BufferedWriter(_Output(1, "w", closefd=False))

@@ -112,7 +112,7 @@ def run(
 
 
 def _check_evaluated(options: advise_declared.Options) -> None:
-    """Set the options of ``--evaluate``; refuse those that have no regret."""
+    """Set the options of ``--evaluate``; refuse the view that has no regret."""
     from nearfar.advise.by_machine import MODEL
     from nearfar.advise.regret import NO_REGRET
 

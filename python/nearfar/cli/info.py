@@ -76,7 +76,6 @@ def _heat(path: Path, output_format: str, options: declared.Options, html: Path 
 
 
 def _verified(files: Sequence[Verified]) -> Iterator[RenderableType]:
-    """What was verified in each file."""
     from rich.text import Text
 
     from nearfar import units

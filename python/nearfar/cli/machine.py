@@ -112,7 +112,7 @@ def measure(
 
     if out is None and quick:
         raise NearfarError("machine measure --quick: rough values need -o FILE; give it")
-    # An earlier `here` is of the same machine, and older.
+    # `here` always describes this machine, so a new measurement replaces it.
     path, force = (machine.measured_file(), True) if out is None else (out, force)
     if out is None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -62,6 +62,7 @@ def import_(
     text, assumed = to_machine(found, "A machine" if sources else "This machine")
     if out is not None:
         write_whole(out, text, force=force)
+        # Check the file; a bare name may be a built-in machine.
         machines.load(str(out) if "/" in str(out) else f"./{out}")
     rows = [asdict(node) for node in found]
     if output_format == "json":

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar size -- gzip -dc numbers.gz"}
-#: Options of `capture`: for a sample of the pages, and for virtual machines.
+#: Options of `capture` that `size` takes: for samples and virtual machines.
 _RECORDING: Final = tuple(
     option
     for option in captured.OPTIONS
@@ -102,7 +102,7 @@ def run(
     if emit is not None:
         check_emitter("size", emit)
     code = 0
-    more: list[str] = []
+    notes: list[str] = []
     fleet = command is None and any(Path(one).suffix == ".toml" for one in inputs)
     if command is None and len(inputs) == 1 and (Path(inputs[0]) / RUN).exists():
         result = _earlier(Path(inputs[0]), options)
@@ -120,16 +120,16 @@ def run(
         if code == 1 and record is None and out is None:
             trace = plan.vms[0].trace
             shutil.rmtree(trace)
-            more.append(f"{trace} was removed, as the run failed; --record FOLDER keeps it")
+            notes.append(f"{trace} was removed, as the run failed; --record FOLDER keeps it")
     texts, errors = emitted(emit, result.rows, fleet=fleet)
     save(result, out, force, texts=texts)
     print_result(result, output_format, texts=texts if out is None else None)
-    say_notes([*result.notes, *more, *errors])
+    say_notes([*result.notes, *notes, *errors])
     return code or (1 if errors else 0)
 
 
 def _split(options: declared.Options) -> tuple[captured.Options, declared.Options]:
-    """The given options of the recording, and the others."""
+    """The options of the recording that differ from their default, and those of the study."""
     defaults = {option.name: option.default for option in _RECORDING}
     given = cast("dict[str, object]", options)
     recording = {name: value for name, value in given.items() if defaults.get(name, value) != value}
@@ -184,15 +184,15 @@ def _record(
 ) -> int:
     """Record a program with its child processes, or a virtual machine.
 
-    Returns the exit code: 1 if it failed.
+    Returns the exit code: 1 if the program failed or the trace is incomplete.
     """
     import nearfar.capture as captures
 
     show = captures.meter()
     try:
         with _redirected(show_output):
-            of_vm = any(recording.get(name) for name in ("vm", "kernel", "vm_image"))
-            options: captured.Options = {**recording, "follow_forks": not of_vm}
+            records_vm = any(recording.get(name) for name in ("vm", "kernel", "vm_image"))
+            options: captured.Options = {**recording, "follow_forks": not records_vm}
             outcome = captures.run(list(command), trace, force=force, progress=show, **options)
     except NearfarError as error:
         raise NearfarError(

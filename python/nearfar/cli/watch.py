@@ -110,7 +110,7 @@ def run(
         monitor.check_metrics(prometheus, force)
     with terminate_as_interrupt(), _target(words, command, cgroup, unit, container) as target:
         plan = Plan.of(target, **options)
-        # After a command was started, because a child inherits the priority.
+        # Only now, because a command started above would inherit the priority.
         os.nice(19)
         if follow:
             return _follow(plan, output_format, prometheus, out, force)
@@ -185,7 +185,7 @@ def _follow(
 def _progress(view: Live, output_format: str) -> Iterator[tuple[_See, Callable[[str], object]]]:
     """Show progress: the view on a terminal, otherwise a line.
 
-    Yields a function that takes what was observed, and one that prints.
+    Yields a function that shows new observations, and one that prints a line.
     """
     from nearfar.cli._progress import SECONDS, clear, live, progress
 
@@ -230,7 +230,7 @@ def _target(
             yield targets.of_container(container)
         else:
             pid = _number(words)
-            assert pid is not None  # `auto` is a run
+            assert pid is not None  # `run` handles `auto`
             yield targets.of_pid(pid)
         return
     if shutil.which(command[0]) is None:
@@ -244,7 +244,7 @@ def _target(
 
 
 def _number(words: list[str] | None) -> int | None:
-    """The PID; None for ``auto``."""
+    """The PID; None for ``auto`` or without words."""
     if words is None or words == ["auto"]:
         return None
     if len(words) != 1 or not words[0].isdecimal() or len(words[0]) > 9:
@@ -256,7 +256,7 @@ def _number(words: list[str] | None) -> int | None:
 
 
 def _is_run(pid: int | None) -> bool:
-    """Whether to show a run of ``nearfar run``."""
+    """Whether the process is a ``nearfar run``; True for None, which stands for ``auto``."""
     if pid is None:
         return True
     from nearfar._engine import LiveWatch
@@ -278,9 +278,9 @@ def _show_run(pid: int | None, output_format: str) -> None:
         return
     from nearfar.cli._progress import live
 
-    looks = follow(pid)
-    latest = next(looks)
-    # Ctrl-C only ends watching.
+    snapshots = follow(pid)
+    latest = next(snapshots)
+    # Ctrl-C ends only the display, not the run.
     with suppress(KeyboardInterrupt), live(lambda: latest.view()):
-        for look in looks:
-            latest = look
+        for newer in snapshots:
+            latest = newer

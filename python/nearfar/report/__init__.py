@@ -54,7 +54,7 @@ def _page(name: str, result: Result, rows: str) -> str:
 
     try:
         return result.html()
-    except NearfarError as error:  # A question without a page, or too many rows for a page.
+    except NearfarError as error:  # This kind of result has no page, or too many rows for one.
         raise NearfarError(
             f"{name}: {error}; its rows are {rows}, for DuckDB, Polars or pandas; `nearfar diff` "
             "compares two runs"

@@ -43,7 +43,7 @@ def advice(result: AdviseResult) -> RenderableType:
     for name in ("memory_bytes", *guest, "advised_page_bytes", *last):
         head = declared.ROWS.head(name)
         table.add_column(head, justify="right", importance=importance.get(name, 1))
-    table.add_column(sure_head(rows))
+    table.add_column(confidence_head(rows))
     parts: list[RenderableType] = [table, Text("")]
     if findings.filtered(result.run):
         parts.insert(0, Text(units.clean(f"Of the {result.run['view']}.")))
@@ -55,7 +55,7 @@ def advice(result: AdviseResult) -> RenderableType:
             *([units.size(row["guest_memory_bytes"] or 0)] if of_guests else []),
             Text(units.size(row["advised_page_bytes"]), style="bold"),
             *last_cells,
-            Text(sure(row), style=_STYLE.get(sure(row), "")),
+            Text(confidence(row), style=_STYLE.get(confidence(row), "")),
         )
         parts.append(
             Text.assemble((units.clean(row["vm"]), "bold"), f": {units.clean(row['why'])}")
@@ -72,13 +72,13 @@ def advice(result: AdviseResult) -> RenderableType:
     return Group(*parts)
 
 
-def sure_head(rows: Sequence[declared.Row]) -> str:
-    """The head of the column of :func:`sure`."""
+def confidence_head(rows: Sequence[declared.Row]) -> str:
+    """The head of the column of :func:`confidence`."""
     modelled = all(row["confidence"] is not None for row in rows)
     return declared.ROWS.head("confidence" if modelled else "gain_error")
 
 
-def sure(row: declared.Row) -> str:
+def confidence(row: declared.Row) -> str:
     """The confidence in the model, or, for a simulated gain, its possible error."""
     return row["confidence"] or points(row["gain_error"] or 0)
 

@@ -1,4 +1,4 @@
-"""Devices as a table."""
+"""``nearfar devices`` as a table."""
 
 from __future__ import annotations
 

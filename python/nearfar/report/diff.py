@@ -66,7 +66,7 @@ def signed(share: float | None) -> str:
 
 
 def _share(row: declared.Row) -> float:
-    """The relative difference; infinite from 0."""
+    """The relative difference; infinite if A is 0."""
     return float("inf") if row["relative"] is None else row["relative"]
 
 

@@ -15,9 +15,9 @@ from nearfar.report.cells import cells as texts
 from nearfar.report.fitted import Table
 from nearfar.report.tables import listing
 
-#: The number of regions and functions that tables show.
+#: Regions or functions in a table.
 _REGIONS = 12
-#: The number of address ranges and instructions that tables show.
+#: Address ranges or instructions in a table.
 _RANGES = 6
 
 
@@ -107,7 +107,7 @@ def sizes(rows: Sequence[declared.SizesRow], of: str = "") -> list[RenderableTyp
 
     Args:
         rows: each region at each page size.
-        of: such as " of web1", if there are several VMs.
+        of: text for the title, such as " of web1"; empty with one VM.
     """
     larger, rest = larger_pages(rows)
     line = f"{rest} {'other regions' if larger else 'regions'}: 4 KiB, larger pages gain nothing."

@@ -29,7 +29,7 @@ DETAIL: Final = 0
 _JOINED: Final = "\ue000"
 #: The folders of a path.
 _FOLDERS: Final = re.compile(r"(?<![\w.])/(?:[^\s/]+/)+(?=[^\s/])")
-#: Wide enough for any table.
+#: A width in characters, enough for any table.
 _ENDLESS: Final = 100_000
 
 
@@ -117,7 +117,7 @@ class Table(RichTable):
 
         Args:
             header, justify, overflow, min_width, max_width, style: as in Rich.
-            importance: the column with the lowest is left out first, of equal ones the last.
+            importance: the lowest is left out first, of equal ones the last; KEY is never.
             narrow: the width in characters that a folding column keeps while other columns can be
                 left out.
         """

@@ -1,4 +1,4 @@
-"""What DAMON saw, for a terminal."""
+"""``nearfar info`` of a DAMON record, as text tables."""
 
 from __future__ import annotations
 

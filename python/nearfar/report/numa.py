@@ -136,7 +136,7 @@ def plan(rows: Sequence[numa_plan.Row]) -> RenderableType:
             row["bound_by"] or "",
             _seconds(row["clear_seconds"] or 0),
         )
-    linux = next(row for row in rows if row["possible"])
+    linux = next(row for row in rows if row["possible"])  # the kernel's default is first
     best = next(row for row in rows if row["chosen"])
     text = best["mode"]
     if best is linux:

@@ -44,8 +44,7 @@ def lines(row: declared.Row, limit: float, filled: str) -> list[tuple[str, str]]
         swap = f"{row['storage']}, which stays empty: all private memory fits"
     else:
         swap = swapped(row)
-    whole_run = row["no_limit"] is None or row["no_limit"].startswith("with ")
-    part = "the whole run" if whole_run else "not the whole run"
+    part = "the whole run" if row["no_limit"] is None else "not the whole run"
     return [
         ("memory", _memory(row, limit, filled)),
         ("page size", f"{row['page_why']}{_start(row)}."),

@@ -123,7 +123,6 @@ _LATE: Final = (
 
 
 def _listing(title: str, names: Sequence[str], groups: Sequence[Sequence[declared.Row]]) -> Table:
-    """A table of these columns."""
     table = Table(title, collapse_padding=True)
     _columns(table, *declared.ROWS.heads(*names))
     for rows in groups:

@@ -38,7 +38,7 @@ _VERDICT_STYLE = {"good": "green", "fair": "yellow", "bad": "bold red"}
 
 
 def console(stream: IO[str] | None = None, width: int | None = None) -> Console:
-    """A console for ``stream`` (standard output by default) that follows the rules above.
+    """A console for ``stream`` (standard output by default) that follows the module's rules.
 
     Args:
         stream: where to print.
@@ -213,7 +213,7 @@ def fits(result: PagingResult) -> Table:
     return table
 
 
-#: Meanings of two of the measures of a program's memory; ``nearfar size`` shows a third.
+#: Meanings of two measures of memory; ``nearfar size`` shows a third.
 _MEMORIES: Final = (
     "The footprint is every page touched; the peak resident set is the most in use at once, with "
     "the page cache."

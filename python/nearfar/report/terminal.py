@@ -95,7 +95,6 @@ def by_size(title: str, lines: Sequence[Series], width: int = 80, height: int = 
 
 
 def _drawn(plots: Sequence[_Plot], width: int | None, height: int, stream: IO[str] | None) -> str:
-    """Plots, one above the other."""
     target = sys.stdout if stream is None else stream
     colour = coloured(target)
     columns = shutil.get_terminal_size((80, 24)).columns if width is None else width
@@ -130,7 +129,7 @@ def _memory(curves: Sequence[MemoryCurve], what: str) -> _Plot:
 
 
 def _text(plot: _Plot, width: int, height: int, colour: bool) -> str:
-    """Values above 0, on a logarithmic scale, over sizes."""
+    """A plot as text: values on a logarithmic scale over sizes."""
     import plotext
 
     title, lines, position = plot
@@ -158,7 +157,7 @@ def _text(plot: _Plot, width: int, height: int, colour: bool) -> str:
                 color=_COLOURS[index],
                 label=label or None,
             )
-    # Plotext drops some of the labels that overlap, and not always the same ones.
+    # Choose labels here: plotext drops overlapping ones unpredictably.
     labels = {size: units.size(size).replace(" ", "") for size in sizes}
     room = max(map(len, labels.values())) + 2
     gap = room * (position(sizes[-1]) - position(sizes[0])) / (width - 10)

@@ -22,7 +22,7 @@ _COLUMNS: Final = (
     "total_ns", "walk_ns", "start_ns", "io_ns", "mean_bytes", "peak_bytes", "huge_share",
     "swap_ins", "shrunk", "merges", "splits", "fallbacks", "stalls",
 )  # fmt: skip
-#: Those that are shown only if memory is limited.
+#: Columns that are shown only if memory is limited.
 _LIMITED: Final = ("io_ns", "swap_ins", "shrunk")
 #: The number of columns, the last ones, that a narrow terminal leaves out first.
 _DETAILS: Final = 4
@@ -58,7 +58,7 @@ AREAS = "Areas: time that they save once memory is filled, and memory that they 
 
 
 def area_cells(result: ThpResult) -> tuple[list[str], list[list[str]]]:
-    """The heads of the table of areas, and the cells of each area under each other policy."""
+    """Heads of the table of areas, and cells of each area under all policies but the base."""
     rows = []
     for policy in (row["policy"] for row in result.rows if row is not result.base):
         areas = [area for area in result.areas if area["policy"] == policy]

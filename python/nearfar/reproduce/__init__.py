@@ -1,4 +1,4 @@
-"""Compare published results with ours: ``papers/`` has theirs, a module here computes ours.
+"""Compare the papers' results (``papers/``) with ours, which a module here computes.
 
 A study is a module of this package. Its function ``study`` returns the :class:`Reproduced`, with a
 row (:data:`KEYS`) for each published number or statement. Its keyword arguments are the declared
@@ -67,7 +67,6 @@ class TextTable(TypedDict):
     rows: list[list[str]]
 
 
-#: Keys of a row.
 KEYS: Final = tuple(column.name for column in declared.ROWS.columns)
 
 _NUMBER: Final = r"([-+]?\d+(?:\.\d+)?)"
@@ -424,6 +423,7 @@ def compared(
 
 #: Tolerance for rounding of computed values.
 _ROUNDING: Final = 1e-9
+#: Tolerances by pattern: of our number alone, and of both numbers.
 _ALONE: Final[dict[str, Callable[[float, Sequence[float]], bool]]] = {
     rf">= {_NUMBER}": lambda ours, limit: ours >= limit[0] - _ROUNDING,
     rf"<= {_NUMBER}": lambda ours, limit: ours <= limit[0] + _ROUNDING,

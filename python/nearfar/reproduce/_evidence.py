@@ -46,7 +46,7 @@ AXIS: Final = 8192
 MEMORIES: Final = tuple(percent / 100 for percent in range(10, 101, 10))
 #: The machine of 001; 000's (papers/000/machine.toml) has the same caches and TLB.
 NVM_MACHINE: Final = "desktop-nvm"
-#: Another machine with storages for 000's NVM.
+#: Another machine whose storages may stand for 000's NVM.
 _OTHER: Final = "optane-ssd"
 
 
@@ -125,8 +125,8 @@ class Simulation:
         With ``vm``, captures are those of virtual machines.
         """
         self.traces, self.vm = traces, vm
-        #: References before filtering, by workload, if ``traces`` has views; empty for captures.
-        self.unfiltered = {} if vm else _views.references(traces)
+        #: References that miss the caches, by workload, if ``traces`` has views; else empty.
+        self.view_references = {} if vm else _views.references(traces)
         self._stack, self._threads, self._progress = stack, threads, progress
         self._views: dict[tuple[str, str], Path] = {}
         self._rates: dict[tuple[str, str, str, str | None], Rates] = {}
@@ -147,7 +147,7 @@ class Simulation:
         machine = machines.load(NVM_MACHINE)
         if key not in self._views:
             trace = self.traces / trace_name(workload, self.vm)
-            if not self.unfiltered:
+            if not self.view_references:
                 opened = view(trace, setting.view, machine, self._progress)
                 trace = self._stack.enter_context(opened).path
             elif setting.view != "cache" or setting.kinds is not None:
@@ -172,7 +172,7 @@ class Simulation:
                 progress=self._progress,
             )
         )
-        references = self.unfiltered.get(workload, int(answer["records"]))
+        references = self.view_references.get(workload, int(answer["records"]))
         for row in answer["rows"]:
             row["references"] = references
             row["tlb_miss_rate"] = row["tlb_misses"] / references
@@ -241,8 +241,8 @@ def no_captures(traces: Path, missing: Sequence[str], vm: bool) -> NearfarError:
 class Evidence:
     """Times, fits and choices under one setting, computed on demand.
 
-    Arrays have a value for each page size: the first of :data:`SIZES`, as long as memory has eight
-    pages of that size. ``memory`` is a share of the footprint, by default that of the setting.
+    Arrays have a value for each of :data:`SIZES` of which memory holds at least eight pages.
+    ``memory`` is a share of the footprint, by default that of the setting.
     """
 
     def __init__(self, simulated: Simulation, setting: Setting) -> None:
@@ -307,7 +307,7 @@ class Evidence:
         return self.costs(storage).exact(self._read_points(workload, storage, memory))
 
     def _read_points(self, workload: str, storage: str, memory: float | None) -> list[Point]:
-        """As :meth:`points`, but pages below the read-ahead fault as pages of its size do."""
+        """As :meth:`points`, but pages below the read-ahead have the fault rate at its size."""
         points = self.points(workload, memory)
         read = [point for point in points if point.page_bytes <= self._readahead(storage)]
         return [replace(point, faults=read[-1].faults) for point in read] + points[len(read) :]

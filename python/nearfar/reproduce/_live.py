@@ -18,7 +18,7 @@ from pathlib import Path
 from nearfar import live
 from nearfar.errors import NearfarError
 
-#: The size as a part of the paper's, which gives 1 GiB of memory.
+#: Scale of the run: 1 GiB of memory instead of the paper's 27.
 SCALE = 1 / 27
 #: At full size: pages of memory and working set, operations of a round, and seconds of pause
 #: before each round.
@@ -74,7 +74,7 @@ class MicroBenchmark:
         return [str(self.program), *map(str, numbers)]
 
     def run(self, mix: str, policy: str, seed: int, fast: str, slow: str) -> LiveRun:
-        """Run it with a policy and this much memory (at full size, such as ``13707M``).
+        """Run the program with a policy and memory sizes (at full scale, such as ``13707M``).
 
         Raises:
             NearfarError: it failed, or a page had wrong contents.

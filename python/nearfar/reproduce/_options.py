@@ -1,6 +1,6 @@
-"""What ``reproduce`` takes and returns.
+"""Options and columns of ``reproduce``.
 
-``make declared`` writes it as types and data, ``nearfar.declared.reproduce``.
+``make declared`` generates ``nearfar.declared.reproduce`` from them.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ from nearfar.reproduce._paper_001 import by_workload, median, share, steps, turn
 
 Measure = Callable[[Evidence], tuple[float, str]]
 
-#: Index of 4 KiB.
 _USUAL: Final = SIZES.index(USUAL_PAGE)
 #: VMs that the paper says have little and much memory.
 _SMALL: Final = ("VM-2", "VM-9")

@@ -31,7 +31,6 @@ STORAGES: Final = ("nvm-1x", "nvm-10x", "nvm-100x")
 #: Index of 8 KiB, and how many sizes the axes of 001's figures show.
 _LAST: Final = SIZES.index(AXIS)
 _SHOWN: Final = _LAST + 1
-#: Index of 4 KiB.
 _USUAL: Final = SIZES.index(USUAL_PAGE)
 _AGAINST: Final = f"against the DRAM of machines/{NVM_MACHINE}.toml"
 #: Memory sizes of figure 5.
@@ -77,7 +76,7 @@ def _io(machine: str, storage: str, size: int = 4096) -> float:
 
 
 def _gap(machine: str, storage: str, size: int = 4096) -> float:
-    """How many accesses to the papers' desktop's DRAM a random read takes: one DRAM for all."""
+    """Time of a random read over that of a DRAM access on the papers' desktop."""
     return _io(machine, storage, size) / machines.load(NVM_MACHINE).access_times().dram_ns
 
 
@@ -215,14 +214,14 @@ def _fault_turns(evidence: Evidence) -> tuple[float, str]:
     return turns(evidence, PAPER_001)
 
 
-def _places(evidence: Evidence, name: str) -> list[int]:
+def _fewest_by_memory(evidence: Evidence, name: str) -> list[int]:
     return [fewest(evidence, name, memory) for memory in _FIGURE_5]
 
 
 def _memory_shapes(evidence: Evidence) -> tuple[float, str]:
     cases, shown = [], {}
     for name in PAPER_001:
-        places = _places(evidence, name)
+        places = _fewest_by_memory(evidence, name)
         cases.append(len(set(places)) > 1)
         shown[name] = f"{units.size(SIZES[places[0]])} to {units.size(SIZES[places[-1]])}"
     return share(cases), f"fewest faults, 30 % to 100 %: {by_workload(shown)}"
@@ -233,7 +232,7 @@ def _turn_earlier(evidence: Evidence) -> tuple[float, str]:
         [
             later >= earlier
             for name in PAPER_001
-            for earlier, later in pairwise(_places(evidence, name))
+            for earlier, later in pairwise(_fewest_by_memory(evidence, name))
         ]
     )
 

@@ -1,10 +1,10 @@
 """Views of full captures for the papers' page studies, small enough for the source repository.
 
 Full captures of the nine programs are gigabytes; about 30 million references miss the caches of the
-papers' desktop. Of these, a view drops each that is to the same block of 512 bytes, the smallest
-page, as the one before. At every page size such a reference is to the most recent page, so it
-cannot miss a TLB or memory of any size and changes no state. Counts of misses and faults are thus
-exact; ``references.json`` has the numbers of references before. Kinds, threads and instructions are
+papers' desktop. Of these, a view drops each that repeats the 512-byte block, the smallest page, of
+the reference before it. At every page size such a repeat is to the most recent page, so it cannot
+miss a TLB or memory of any size and changes no state. Counts of misses and faults are thus exact;
+``references.json`` has the numbers of references with repeats. Kinds, threads and instructions are
 dropped too, as these studies do not use them.
 """
 
@@ -27,7 +27,7 @@ _REFERENCES: Final = "references.json"
 
 
 def references(folder: Path) -> dict[str, int]:
-    """The number of references before filtering, by program, if a folder has views; else empty."""
+    """The number of references with repeats, by program, if a folder has views; else empty."""
     path = folder / _REFERENCES
     if not path.is_file():
         return {}

@@ -94,7 +94,7 @@ int main(int argc, char **argv)
 	memory = mmap(NULL, rss * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED || wss >= rss)
 		return 2;
-	/* nearfar run looks at mappings every 20 to 40 ms. */
+	/* Let nearfar run see this mapping, within 20 to 40 ms. */
 	usleep(100000);
 	state = seed;
 	for (int word = 0; word < WORDS / 2; word++)

@@ -93,7 +93,7 @@ def study(
         rows_only: leave out the sensitivity, the figures and the table.
 
     Raises:
-        NearfarError: a trace is missing (3) or damaged, or a program is not installed (3).
+        NearfarError: a trace or program is missing (exit code 3), or a trace is damaged.
     """
     with ExitStack() as stack:
         folder = _traces(full, traces, vm, stack)
@@ -105,7 +105,7 @@ def study(
         run = {
             "study": "reproduce paging",
             "captures": "the bundled views of whole runs"
-            if simulated.unfiltered
+            if simulated.view_references
             else f"{'virtual machines' if vm else 'whole runs'}, or those given",
             "view": f"references that miss the caches of {NVM_MACHINE} (--filter cache)",
             "references_per_page": [round(min(reuse), 1), round(max(reuse), 1)],
@@ -151,7 +151,7 @@ def sensitivity(
     """
     cases = [compared("as chosen", "this run", usual, usual)]
     for setting, why, changed in VARIANTS:
-        if simulated.unfiltered and changed.keys() & {"view", "kinds"}:
+        if simulated.view_references and changed.keys() & {"view", "kinds"}:
             continue
         other = rows(Evidence(simulated, replace(Setting(), **changed)))  # type: ignore[arg-type]
         cases.append(compared(setting, why, other, usual))

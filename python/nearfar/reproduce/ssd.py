@@ -3,9 +3,9 @@
 All cells share one set of parameters (:class:`Setting`); what the paper leaves open is varied one
 at a time (:data:`OTHERWISE`). The program is pigz (``workloads/pigz.toml``), with 1.4 billion
 references. The repository has its page view: the references that miss a small cache of whole pages,
-which include every page that the device could have evicted. Instruction counts are those of the
-full program. The view lacks its waits for DRAM and page walks and its number of accesses, which
-``papers/002/pigz.toml`` has.
+which include all to a page that the device could have evicted. Instruction counts are those of the
+full program. Its waits for DRAM and page walks and its number of accesses, which the view lacks,
+are in ``papers/002/pigz.toml``.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def study(
         rows_only: leave out the sensitivity and the tables.
 
     Raises:
-        NearfarError: the trace is missing (3) or damaged, or pigz is not installed (3).
+        NearfarError: the trace or pigz is missing (exit code 3), or the trace is damaged.
     """
     with ExitStack() as stack:
         pigz = _open(full, traces, threads, progress, stack, vm)

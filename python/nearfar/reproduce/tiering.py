@@ -53,7 +53,7 @@ _SCRIPTS: Options = {
 }  # fmt: skip
 #: Runs for each box of SSP (003)'s figures.
 SEEDS = 8
-#: Differences that count as agreement.
+#: Agreement: absolute difference of shadow copies, by mix; a factor; an order of magnitude.
 _COPIES = {"write": 0.05, "mixed": 0.05, "read": 0.02}
 _FACTOR = 2.0
 _ORDER = 10.0

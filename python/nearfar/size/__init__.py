@@ -88,7 +88,7 @@ class Plan:
         """Read and check everything but the traces.
 
         Raises:
-            NearfarError: bad input; the message says what, where and what to do.
+            NearfarError: bad input.
         """
         from nearfar import _engine
 
@@ -161,13 +161,12 @@ def size(
     """Size each trace, or each VM of a fleet file.
 
     Args:
-        traces: a trace folder, or several, or one fleet file (:mod:`nearfar.advise.fleet`).
-        progress: called now and then with the number of references read so far, of the
-            :attr:`Plan.references`.
+        traces: trace folders, or one fleet file (:mod:`nearfar.advise.fleet`).
+        progress: called now and then with the references read so far, of :attr:`Plan.references`.
         {options}
 
     Raises:
-        NearfarError: bad input; the message says what, where and what to do.
+        NearfarError: bad input.
     """
     return carry_out(Plan.of(traces, **options), progress)
 

@@ -1,10 +1,10 @@
 """The size of one program.
 
 The trace is simulated with ``--view machine``: first with enough memory at every page size, to
-choose the page size; then with 4 KiB pages at a grid of memory sizes, under the policy of Linux
-(``linux``), which keeps what is used again and drops what is streamed once. The memory that the
-page size adds is added to the result, because under pressure the kernel splits larger pages.
-Between the two memory sizes of the grid that enclose the answer, a finer grid is simulated.
+choose the page size; then with 4 KiB pages at a grid of memory sizes, with Linux's replacement
+(``linux``), which keeps reused pages and evicts streamed ones; then on a finer grid around the
+answer. Memory that the page size adds is added to the result, because under pressure the kernel
+splits larger pages.
 
 Of a trace captured with ``--sample``, only 4 KiB pages are simulated. The waiting times of the
 machine's view are then lower bounds, and faults are taken at the upper end of their interval, so
@@ -77,7 +77,7 @@ class Pages:
     Attributes:
         chosen: the row of the paging study.
         usual: the row of 4 KiB pages.
-        gain: share of the time that decides.
+        gain: share of the time (:func:`counted_ns`) that the page size saves.
         why: the choice in words.
     """
 
@@ -111,12 +111,13 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
         pages = replace(pages, why="4 KiB: a sample of them does not show what larger ones save")
     page, private = pages.chosen["page_bytes"], _private(pages.chosen)
     resident = content["peak_resident_bytes"] or content["footprint_bytes"]
-    # Both are upper bounds: the first counts written pages of files twice, the second has the page
-    # cache.
-    usual = max(_private(pages.usual), min(_private(pages.usual) + mapped_files(content), resident))
-    peak = usual + pages.bloat
+    # Two upper bounds: with mapped files, written file pages count twice; the resident set includes
+    # the page cache.
+    usual = _private(pages.usual)
+    usual_peak = max(usual, min(usual + mapped_files(content), resident))
+    peak = usual_peak + pages.bloat
     limit = slowdown(enough.run, paging_declared.OPTIONS)
-    curve = study.curve(usual, resident)
+    curve = study.curve(usual_peak, resident)
     curve.refine([limit, THRASHES - 1])
     locked = content["locked_bytes"]
     # The curve has neither locked memory nor what the page size adds.
@@ -181,8 +182,8 @@ class _Curve:
     """Time against memory size with 4 KiB pages.
 
     Attributes:
-        times: nanoseconds per reference by memory size in bytes, without first touches unless they
-            count.
+        times: nanoseconds per reference by memory size in bytes, without first touches unless
+            ``whole``.
         simulate: times for a list of memory sizes.
     """
 
@@ -197,7 +198,7 @@ class _Curve:
         return found.bytes
 
     def refine(self, limits: Sequence[float]) -> None:
-        """Add times at a tenth of the distance between two sizes, where :meth:`enough` changes."""
+        """For each limit, add times at tenths of the step that ends at its :meth:`enough`."""
         sizes = sorted(self.times)
         added: set[int] = set()
         for size in map(self.enough, limits):
@@ -265,7 +266,7 @@ class _Study:
         return thp(self.vm.trace, progress=self.progress, **options).sentence
 
     def _with_small_pages(self, memory: Sequence[int]) -> list[paging_declared.Row]:
-        """4 KiB pages at these memory sizes."""
+        """The rows of 4 KiB pages at these memory sizes."""
         return self.run(memory, page_sizes=[USUAL_PAGE], replacement="linux").rows
 
 
@@ -278,7 +279,7 @@ def _counted_ns(row: paging_declared.Row, whole: bool) -> float:
 def within(ram: int, peak: int, private: int, swap: str, ratio: float) -> int:
     """Bytes of uncompressed memory that the program has where there are ``ram`` bytes.
 
-    If private memory does not fit, zram takes a part of them: with x bytes uncompressed,
+    If private memory does not fit, zram takes a part of ``ram``: with x bytes uncompressed,
     x + (private - x) / ratio = ram.
 
     Args:

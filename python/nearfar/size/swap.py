@@ -1,4 +1,4 @@
-"""Swap devices: the one of this machine."""
+"""The swap device of this machine, as a built-in storage."""
 
 from __future__ import annotations
 

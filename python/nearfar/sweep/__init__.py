@@ -213,7 +213,6 @@ def estimate(
 
 
 def _checked(options: declared.Options) -> declared.Options:
-    """All options, checked."""
     values = complete(declared.OPTIONS, options)
     values["workers"] = count("--workers", values["workers"], 0, 4096)
     values["threads"] = count("--threads", values["threads"], 0, 65536)
@@ -292,8 +291,8 @@ def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[st
     write_whole(folder / RUN, json.dumps(run, indent=1) + "\n", force=True)
     for name in ("cells", "dataset"):
         (folder / name).mkdir(exist_ok=True)
-        for left in (folder / name).glob(".*.partial"):
-            left.unlink(missing_ok=True)
+        for partial in (folder / name).glob(".*.partial"):
+            partial.unlink(missing_ok=True)
     write_whole(folder / "inputs.json", json.dumps(known, indent=1) + "\n", force=True)
     wanted = {_part(cell.place, cell.key) for cell in cells}
     for part in (folder / "dataset").glob("*.parquet"):

@@ -19,8 +19,7 @@ from nearfar.sweep.cell import Job, Outcome
 if TYPE_CHECKING:
     import distributed
 
-#: Seconds to wait for the scheduler.
-_PATIENCE: Final = 15
+_TIMEOUT_SECONDS: Final = 15
 
 
 class Cluster:
@@ -49,7 +48,9 @@ class Cluster:
                 logging.getLogger(name).setLevel(logging.CRITICAL)
         address = {"scheduler_file": where} if Path(where).is_file() else {"address": where}
         try:
-            self.client = distributed.Client(**address, timeout=_PATIENCE, set_as_default=False)
+            self.client = distributed.Client(
+                **address, timeout=_TIMEOUT_SECONDS, set_as_default=False
+            )
         # RuntimeError: one side uses TLS and the other does not.
         except (OSError, ValueError, TimeoutError, RuntimeError, TypeError) as error:
             line = (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,6 +1,6 @@
-"""What ``sweep`` takes.
+"""Options of ``sweep``.
 
-``make declared`` writes it as types and data, ``nearfar.declared.sweep``.
+``make declared`` generates ``nearfar.declared.sweep`` from them.
 """
 
 from __future__ import annotations

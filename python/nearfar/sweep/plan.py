@@ -90,6 +90,7 @@ class Plan:
     options: Mapping[str, object]
     base: Path
     name: str
+    #: Hash and records of each trace, by path.
     _digests: dict[str, tuple[str, int]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -280,7 +281,7 @@ def _file_digest(file: Path, known: Digests) -> str:
     name = str(file.absolute())
     stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
     entry = known.get(name, ())
-    # An edited file may hold anything.
+    # An edited `inputs.json` may hold anything.
     if len(entry) != 2 or list(entry[0]) != stamp:
         with file.open("rb") as stream:
             entry = stamp, hashlib.file_digest(stream, "sha256").hexdigest()

@@ -13,7 +13,7 @@ from nearfar.advise.one_vm import Advice
 from nearfar.declared import advise as declared
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.report import palette
-from nearfar.report.advise import memory, sure, sure_head
+from nearfar.report.advise import confidence, confidence_head, memory
 from nearfar.report.cells import signed_percent
 from nearfar.report.html import charts, page
 from nearfar.report.html.explain import sizes
@@ -144,7 +144,7 @@ def _table(rows: Sequence[Advice], caption: str) -> str:
         zip(rows, page.cells(declared.ROWS, _LAST, rows), strict=True)
     ):
         back = colours[row["advised_page_bytes"]]
-        word = sure(row)
+        word = confidence(row)
         known = word if word in _SIGNS else "unknown"
         sign = f"{_SIGNS[known]} " if row["confidence"] else ""
         cells.append(
@@ -164,7 +164,7 @@ def _table(rows: Sequence[Advice], caption: str) -> str:
     first = declared.ROWS.heads("vm", "advised_page_bytes", "gain", *guest, "memory_bytes")
     last = declared.ROWS.heads(*_LAST)
     choose = "<p>Choose a row to see its curve and reasons.</p>" if len(rows) > 1 else ""
-    return choose + page.table([*first, sure_head(rows), *last], cells, caption)
+    return choose + page.table([*first, confidence_head(rows), *last], cells, caption)
 
 
 class Curve(TypedDict):

@@ -76,7 +76,7 @@ TIME_LABEL = (
     "datum.value >= 1e3 ? format(datum.value / 1e3, '~g') + ' µs' : "
     "format(datum.value, '~g') + ' ns'"
 )
-#: A region's label, shortened to what identifies it: the last part of a path, or an address.
+#: A region's label, shortened to the last part of a path, or an address.
 _TAIL_LABEL = (
     "replace(replace(datum.label, regexp('^(page cache: )?/.*/(?=.)'), '$1'), '(anonymous) ', '')"
 )
@@ -88,7 +88,7 @@ def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
     """A rate against page size: fitted curves under measured points.
 
     Data sets: ``points`` (``page``, ``value``, ``series``, labels) and ``curves`` (``page``,
-    ``value``, ``series``, ``verdict``). ``series`` counts the memory sizes, 0 the smallest.
+    ``value``, ``series``, ``verdict``). The column ``series`` is the index of the memory size.
     """
     import altair as alt
 
@@ -326,9 +326,9 @@ def reuse(labels: Sequence[str]) -> Spec:
 
 
 def regions(names: Sequence[str], parts: Sequence[str]) -> Spec:
-    """References by region and kind, stacked; ``names`` are keys, ``name`` the text shown.
+    """References by region and kind, stacked; regions in the order of ``names``.
 
-    Data set: ``bars`` (``key``, ``name``, ``part``, ``count``, labels).
+    Data set: ``bars`` (``name``, ``part``, ``order``, ``count``, labels).
     """
     import altair as alt
 
@@ -373,7 +373,7 @@ def _page_axis(pages: Sequence[int]) -> alt.X:
 def finish(chart: AnyChart, height: int) -> Spec:
     """The specification of a chart of this height in pixels, as wide as its container."""
     spec: Spec = chart.properties(width="container", height=height).to_dict()
-    # The page sets the theme, and the mode instead of the schema, whose URL would never be read.
+    # The page sets the theme, and the mode "vega-lite", which replaces the URL of the schema.
     spec.pop("config", None)
     spec.pop("$schema", None)
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}

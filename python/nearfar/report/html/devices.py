@@ -20,7 +20,7 @@ _GLOSSARY: Final = (
     ("page fault", "The kernel reads the page from the device."),
     ("load", "The processor reads the device as memory."),
 )
-#: Parts of the memory that is needed, with the colour of each.
+#: Parts of a bar, with the colour of each.
 _PARTS: Final = {"needed_bytes": "blue", "device_bytes": "orange"}
 
 

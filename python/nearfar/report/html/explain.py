@@ -12,7 +12,7 @@ from nearfar.report import explain as report
 from nearfar.report.html import page
 from nearfar.schema import Rows
 
-#: The number of functions and regions that tables show.
+#: Functions or regions in a table.
 _SHOWN = 20
 
 
@@ -106,7 +106,7 @@ def _findings(result: ExplainResult, functions: Sequence[declared.FunctionsRow])
 
 
 def sizes(rows: Sequence[declared.SizesRow]) -> str:
-    """The regions that gain by larger pages; in a fold, each region at each size."""
+    """The regions that gain by larger pages; collapsed, each region at each size."""
     names = ("page_bytes", "saved_share", "added_bytes", "resident_bytes", "saved_ns")
 
     def table(rows: Sequence[declared.SizesRow], title: str) -> str:

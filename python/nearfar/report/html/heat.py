@@ -23,7 +23,7 @@ from nearfar.report.html import page
 
 #: Colours of the image, besides transparent for no references.
 _COLOURS: Final = 64
-#: Darkest part of the ramp, not used: a single reference is visible on a dark page.
+#: Dark share of the ramp that is not used, so that one reference is visible on a dark page.
 _DARKEST: Final = 0.15
 
 
@@ -87,7 +87,7 @@ def _png(counts: npt.NDArray[np.int64]) -> bytes:
     colours = [palette.viridis(_DARKEST + (1 - _DARKEST) * i / last) for i in range(_COLOURS)]
     high, wide = cells.shape
 
-    def part(name: bytes, data: bytes) -> bytes:
+    def chunk(name: bytes, data: bytes) -> bytes:
         return (
             struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
         )
@@ -95,11 +95,11 @@ def _png(counts: npt.NDArray[np.int64]) -> bytes:
     return b"".join(
         (
             b"\x89PNG\r\n\x1a\n",
-            part(b"IHDR", struct.pack(">IIBBBBB", wide, high, 8, 3, 0, 0, 0)),
-            part(b"PLTE", bytes(3) + bytes.fromhex("".join(colours).replace("#", ""))),
-            part(b"tRNS", b"\0"),
-            part(b"IDAT", zlib.compress(b"".join(b"\0" + row.tobytes() for row in cells), 9)),
-            part(b"IEND", b""),
+            chunk(b"IHDR", struct.pack(">IIBBBBB", wide, high, 8, 3, 0, 0, 0)),
+            chunk(b"PLTE", bytes(3) + bytes.fromhex("".join(colours).replace("#", ""))),
+            chunk(b"tRNS", b"\0"),
+            chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row.tobytes() for row in cells), 9)),
+            chunk(b"IEND", b""),
         )
     )
 

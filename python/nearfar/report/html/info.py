@@ -12,7 +12,7 @@ from nearfar.report import tables
 from nearfar.report.html import charts, heat, page
 from nearfar.trace import facts
 
-#: Parts of the records of a region, and their colours as in charts, by the scheme of the page.
+#: Kinds of the records of a region, and their colours, which the page's colour scheme sets.
 _Part = Literal["loads", "stores", "fetches"]
 _PARTS: Final[tuple[_Part, ...]] = get_args(_Part)
 _COLOURS = ("var(--translation)", "var(--data)", "var(--third)")

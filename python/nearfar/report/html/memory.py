@@ -102,7 +102,7 @@ def _spec(
         axis=alt.Axis(title="times as long", format="~g", tickCount=5),
     )
     names = [curve.name for curve in curves]
-    # One below the other if they do not fit next to each other on a phone.
+    # One column if the legend is too wide for a phone (about 7 pixels a letter).
     columns = 0 if sum(7 * len(name) + 30 for name in names) < 300 else 1
     several = len(names) > 1
     legend = alt.Legend(title=None, orient="top", columns=columns) if several else None

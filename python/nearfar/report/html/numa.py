@@ -15,6 +15,7 @@ from nearfar.report.html import charts, page
 from nearfar.report.numa import PLACES
 
 _KINDS = {"dram": "blue", "pmem": "vermillion", "cxl": "green"}
+#: Size of the bar of a node, pixels.
 _WIDE, _HIGH = 46, 86
 #: The mark of a published point, a path of SVG.
 _CROSS = "M-1,-1L1,1M-1,1L1,-1"
@@ -106,7 +107,7 @@ def _figure(row: AllocRow, topology: Topology) -> str:
     nodes = topology["nodes"]
     sockets = sorted({node["socket"] for node in nodes})
     shapes, x = [], 4.0
-    centres = []
+    edges = []
     for socket in sockets:
         of_socket = [node for node in nodes if node["socket"] == socket]
         wide = len(of_socket) * (_WIDE + 6) + 6
@@ -115,11 +116,11 @@ def _figure(row: AllocRow, topology: Topology) -> str:
             f'stroke="currentColor"/><text x="{x + 6}" y="18" font-size="11" '
             f'fill="currentColor">socket {socket}</text>'
         )
-        centres.append((x, x + wide))
+        edges.append((x, x + wide))
         for index, node in enumerate(of_socket):
             shapes.append(_node_bar(x + 6 + index * (_WIDE + 6), node, landed.get(node["node"])))
         x += wide + 26
-    for left, right in zip(centres, centres[1:], strict=False):
+    for left, right in zip(edges, edges[1:], strict=False):
         shapes.append(
             f'<line x1="{left[1]}" y1="70" x2="{right[0]}" y2="70" stroke="currentColor" '
             'stroke-width="3"><title>link between sockets</title></line>'

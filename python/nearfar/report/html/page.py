@@ -29,7 +29,7 @@ from nearfar.report.html.charts import Drawn
 from nearfar.result import Result
 from nearfar.schema import Column, Rows
 
-#: A line would break after the sign of an exponent.
+#: The start of an exponent, where a browser would break the line.
 _EXPONENT = re.compile(r"(?<=\d)e-(?=\d)")
 #: A slash within a path.
 _SLASH = re.compile(r"(?<=[^\s/])/(?=[^\s/])")
@@ -337,7 +337,7 @@ class Page(Generic[R]):
         """The whole page, to be written as UTF-8."""
         parts = self._sections()
         made = details("Input, options and version", self._provenance())
-        # Sections are in two columns; the last of an odd number takes the whole width.
+        # Sections after the last wide one fill two columns; of an odd number, the last is wide.
         narrow = itertools.takewhile(lambda part: 'class="wide"' not in part[:80], reversed(parts))
         odd = (len(list(narrow)) + 1 + bool(self.glossary)) % 2 == 1
         wide = odd and not self.glossary

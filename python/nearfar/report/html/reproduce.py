@@ -19,9 +19,9 @@ _SIGNS = {
     "NO": '<span class="verdict poor">■ no</span>',
     "input": '<span class="verdict">input</span>',
 }
-#: Colours of the states of rows, in both colour schemes.
+#: Colours of ``report.STATES``, in both colour schemes.
 _COLOURS = (palette.OKABE_ITO["vermillion"], palette.OKABE_ITO["green"], "#8a8a8a")
-#: The maximum number of rows of a single paper that are shown unfolded.
+#: A single paper with at most this many rows is shown unfolded.
 _OPEN = 15
 
 

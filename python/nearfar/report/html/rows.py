@@ -34,7 +34,7 @@ _PROGRAMS: Final = ("program", "trace", "traces", "workload", "command", "load",
 
 
 class Choice(NamedTuple):
-    """What a value of a key changes against the first value, all else equal.
+    """The change of the metric from a key's first value to another, all else equal.
 
     Attributes:
         key: the key; value, base: the two values.
@@ -140,15 +140,15 @@ class RowsPage(page.Page[Result]):
         found = []
         for key in self.varying:
             others = [k for k in (*self.varying, self.seed) if k is not None and k != key]
-            by: dict[tuple[str, ...], dict[str, float]] = {}
+            by_case: dict[tuple[str, ...], dict[str, float]] = {}
             for row in self.measured:
                 case = (self._program(row), *(_shown(other, row) for other in others))
-                by.setdefault(case, {})[_shown(key, row)] = _number(row[self.metric])
+                by_case.setdefault(case, {})[_shown(key, row)] = _number(row[self.metric])
             base, *rest = self._values(key)
             for value in rest:
                 ratios = [
                     case[value] / case[base]
-                    for case in by.values()
+                    for case in by_case.values()
                     if case.get(base, 0) > 0 and case.get(value, 0) > 0
                 ]
                 if ratios:
@@ -156,7 +156,7 @@ class RowsPage(page.Page[Result]):
         return found
 
     def _largest(self) -> list[Choice]:
-        """The choice that changes most of each key, the largest change first."""
+        """For each key the choice with the largest change; the largest first."""
         by_key: dict[str, Choice] = {}
         for choice in sorted(self.choices, key=lambda choice: -abs(math.log(choice.mean))):
             by_key.setdefault(choice.key, choice)
@@ -226,8 +226,8 @@ class RowsPage(page.Page[Result]):
         rest = [key for key in others if key != series]
         body = ""
         for name, rows in self._programs().items():
-            # The other keys stay at the values of the best row: not all combinations have rows, so
-            # means over all of them would not be comparable.
+            # Other keys stay at the best row's values: means would not be comparable, as not all
+            # combinations have rows.
             fixed = {key: _shown(key, self._best_row(rows)) for key in rest}
             rows = [r for r in rows if all(_shown(key, r) == fixed[key] for key in rest)]
             if len({_shown(across, row) for row in rows}) < 2:
@@ -268,8 +268,8 @@ class RowsPage(page.Page[Result]):
             values=[name for name in names if name in drawn],
         ) if series else None  # fmt: skip
         base = alt.Chart(alt.NamedData("points"))
-        scale = all(value[:1].isdigit() for value in given)
-        marked = base.mark_line(point=True, strokeWidth=2) if scale else base.mark_bar()
+        is_numeric = all(value[:1].isdigit() for value in given)
+        marked = base.mark_line(point=True, strokeWidth=2) if is_numeric else base.mark_bar()
         long = sum(map(len, order)) > 30
         chart = marked.encode(
             x=alt.X("x:O", sort=order, axis=alt.Axis(
@@ -283,7 +283,7 @@ class RowsPage(page.Page[Result]):
                 x=self._named(across), **({"series": self._named(series)} if series else {}),
                 label=self.head),
         )  # fmt: skip
-        if series and not scale:
+        if series and not is_numeric:
             chart = chart.encode(xOffset=alt.XOffset("series:N", sort=names))
         return {"spec": charts.finish(chart, 260), "points": points}
 

@@ -1,4 +1,4 @@
-"""The page of the ssd study: parts of the time, and the time of services."""
+"""The page of the ssd study: parts of the cores' time, and the device's service times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nearfar.ssd import Detail, SsdResult
 
 #: Colours of the parts of a core's time.
 _PARTS: Final = dict(zip(texts.CPU, ("blue", "vermillion", "purple", "grey"), strict=True))
-#: Times of a service, which have a histogram each.
+#: Service times, each with a histogram.
 _Kind = Literal["predicted", "actual"]
 _KINDS: Final[tuple[_Kind, ...]] = get_args(_Kind)
 _COLOURS = palette.OKABE_ITO | {"grey": palette.GREY}
