@@ -245,5 +245,5 @@ def chart() -> str:
     return f"```text\n{terminal.by_size('seconds, by memory (redis)', series)}```\n"
 
 
-#: By the name that the page has for them.
+#: Tables that `make declared` writes into docs/validation.md, by name.
 TABLES = {"growth": growth, "chart": chart, "cells": cells}

@@ -132,7 +132,7 @@ def programs() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: By the name that the page has for them.
+#: Tables that `make declared` writes into docs/validation.md, by name.
 TABLES = {"programs": programs}
 
 

@@ -153,5 +153,5 @@ def every_cell() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: By the name that the page has for them.
+#: Tables that `make declared` writes into docs/validation.md, by name.
 TABLES = {"rows": figures, "cells": every_cell}

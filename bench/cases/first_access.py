@@ -122,5 +122,5 @@ def gain_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: By the name that the page has for them.
+#: Tables that `make declared` writes into docs/validation.md, by name.
 TABLES = {"gains": gain_table}

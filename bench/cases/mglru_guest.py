@@ -219,5 +219,5 @@ def spread(counts: list[int]) -> str:
     return f"{statistics.median(counts):,.0f}{between}"
 
 
-#: By the name that the page has for them.
+#: Tables that `make declared` writes into docs/validation.md, by name.
 TABLES = {"figures": overall, "cells": every_cell}

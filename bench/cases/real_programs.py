@@ -297,5 +297,5 @@ def _shown(cell: dict[str, Any]) -> str:
     return f"{cell['seconds']:.1f} s" if outcome == "same" else outcome
 
 
-#: By the name that the page has for them.
+#: Tables that `make declared` writes into docs/validation.md, by name.
 TABLES = {"cells": every_cell}

@@ -41,9 +41,9 @@ MEMORY = 1 << 30
 #: Time limit of a guest, seconds.
 TIMEOUT = 3000
 
-#: The guest's script; ``{policies}`` is :data:`_POLICY` for each policy. ``look`` prints the private
-#: memory of a process and its children, KiB. A page shared after a fork counts in each process, as
-#: in the prediction.
+#: The guest's script; ``{policies}`` is :data:`_POLICY` for each policy. ``look`` prints the KiB of
+#: private memory of a process and its children. A page shared after a fork counts in each process,
+#: as in the prediction.
 _SCRIPT = r"""
 now() {{ read up rest </proc/uptime; echo $up; }}
 count() {{ grep -E '^({counters}) ' /proc/vmstat; }}
@@ -201,5 +201,5 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: By the name that the page has for it.
+#: Tables that `make declared` writes into docs/validation.md, by name.
 TABLES = {"figures": figures, "cells": table}

@@ -321,5 +321,5 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: By the name that the page has for it.
+#: Tables that `make declared` writes into docs/validation.md, by name.
 TABLES = {"figures": figures, "cells": table}

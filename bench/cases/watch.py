@@ -379,5 +379,5 @@ def figures() -> str:
     return summary(recorded(NAME)["rows"])
 
 
-#: By the name that the page has for them.
+#: Tables that `make declared` writes into docs/validation.md, by name.
 TABLES = {"cells": every_cell, "figures": figures}

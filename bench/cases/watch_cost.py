@@ -140,5 +140,5 @@ def figures() -> str:
     return summary(recorded(NAME)["rows"])
 
 
-#: By the name that the page has for it.
+#: Tables that `make declared` writes into docs/validation.md, by name.
 TABLES = {"figures": figures}
