@@ -80,8 +80,8 @@ def record(variant: Variant, firmware: str = "") -> dict[str, Any]:
     """
     topology = numa.topology(MACHINE)
     users = [] if variant.kernel_too else placement.cases(topology)[:2]
-    asked = _SIZES if variant.kernel_too else _SIZES[:_UP_TO_TOO_LARGE]
-    lines = (f"{pages} {_interleave(nodes)}\n" for pages, nodes in asked)
+    sizes = _SIZES if variant.kernel_too else _SIZES[:_UP_TO_TOO_LARGE]
+    lines = (f"{pages} {_interleave(nodes)}\n" for pages, nodes in sizes)
     files: dict[str, Path | bytes] = {
         "/work/allocate": placement.compiled(),
         "/cases": "".join(placement.line(case, topology) for case in users).encode(),
