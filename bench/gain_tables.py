@@ -98,5 +98,5 @@ def misses() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: Tables that `make declared` writes into docs/validation.md, by name.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": figures, "programs": programs, "obtained": obtained, "misses": misses}

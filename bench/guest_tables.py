@@ -91,5 +91,5 @@ def _counted(cell: dict[str, Any]) -> list[str]:
     ]
 
 
-#: Tables that `make declared` writes into docs/validation.md, by name.
+#: Tables of docs/validation.md, by name.
 TABLES = {"advice": advice, "cells": every_cell}

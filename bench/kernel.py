@@ -354,7 +354,6 @@ def _command(*words: str) -> None:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Turn an ``OSError`` into :class:`Unavailable`."""
     try:
         yield
     except OSError as error:

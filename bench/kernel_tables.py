@@ -146,5 +146,5 @@ def _cause(cell: dict[str, Any], counts: str, predicted: str) -> str:
     return f"open; {between}"
 
 
-#: Tables that `make declared` writes into docs/validation.md, by name.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": figures, "programs": programs, "worse": worse, "cells": every_cell}

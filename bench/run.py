@@ -169,7 +169,6 @@ def bench(options: argparse.Namespace, chosen: list[Any], scratch: Path) -> dict
         print(f"bench: {case.NAME}", file=sys.stderr)
         found = case.run_case(inputs, rounds, quick)
         rows += found
-        # Remarks "CASE: PROGRAM skipped" only, and no "CASE skipped".
         about = [each for each in inputs.remarks if each.startswith(case.NAME)]
         if not found and about and all(each.startswith(f"{case.NAME}: ") for each in about):
             inputs.remarks.append(f"{case.NAME} skipped: none of its programs is here")
@@ -193,8 +192,7 @@ def build() -> Path:
     """Build `nearfar-bench` in release mode; return its path."""
     if shutil.which("cargo") is None:
         raise BenchError("cargo: not found; install a Rust toolchain")
-    # --workspace selects the same features of dependencies as other builds, so that none of them
-    # is compiled again.
+    # The workspace, because other features of dependencies would compile all of them again.
     command = ["cargo", "build", "--release", "--quiet", "--workspace", "--bin", "nearfar-bench"]
     command += ["--message-format", "json-render-diagnostics"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)

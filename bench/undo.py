@@ -1,9 +1,8 @@
 """Undoes changes of the machine when a block ends, or at the next run if this one is killed.
 
 Before a change, the step that undoes it is written to a journal. A process holds the lock of its
-journal, so only one run at a time changes the machine. An unlocked journal is that of a killed
-run, and the next run executes its steps. Journals are in a folder that a reboot empties, because a
-reboot undoes all these changes.
+journal, so that one run at a time changes the machine; the next run executes an unlocked journal,
+which is that of a killed run. A reboot removes journals, as it undoes all these changes.
 """
 
 from __future__ import annotations

@@ -111,7 +111,6 @@ def counted(where: kernel.Controller, command: list[str]) -> dict[str, Any]:
 
 
 def _ended(ran: kernel.Finished) -> kernel.Finished:
-    """Check that a run ended well."""
     if ran.exit_code != 0 or ran.killed:
         raise BenchError(f"{NAME}: ended with {ran.exit_code}, {ran.killed} killed by the kernel")
     return ran
@@ -246,5 +245,5 @@ def chart() -> str:
     return f"```text\n{terminal.by_size('seconds, by memory (redis)', series)}```\n"
 
 
-#: Tables that `make declared` writes into docs/validation.md, by name.
+#: Tables of docs/validation.md, by name.
 TABLES = {"growth": growth, "chart": chart, "cells": cells}

@@ -132,7 +132,7 @@ def programs() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: Tables that `make declared` writes into docs/validation.md, by name.
+#: Tables of docs/validation.md, by name.
 TABLES = {"programs": programs}
 
 

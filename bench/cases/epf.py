@@ -1,7 +1,6 @@
 """``pigz`` under ``nearfar run`` with little fast memory: does it pay to sleep during a fetch?
 
-Far memory is the SSD of paper 002 (UMD), or a file. The policies of ``--epf`` decide whether a
-thread sleeps or busy-waits while a page is fetched.
+Far memory is UMD's SSD (002) or a file. ``--epf`` decides whether a thread sleeps or busy-waits.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ FILE = {"far": "file:far", "far_latency": "100us"}
 #: Program, fast memory, far tier.
 CELLS = ((COMPRESS, "16M", UMD), (COMPRESS, "28M", UMD), (COMPRESS, "28M", FILE))
 
-#: Runs a program in a process of its own, and prints the outcome on standard error.
 _RUN = (
     "import json, sys\nfrom nearfar import live\nwords, options = json.loads(sys.argv[1])\n"
     "print(live.run(words, **options).to_json(), file=sys.stderr)"
@@ -159,5 +157,5 @@ def every_cell() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: Tables that `make declared` writes into docs/validation.md, by name.
+#: Tables of docs/validation.md, by name.
 TABLES = {"rows": figures, "cells": every_cell}

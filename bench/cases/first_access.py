@@ -1,4 +1,4 @@
-"""Predicted and measured gains of larger pages with cold files and with memory first read."""
+"""Predicted and measured gains of larger pages for cold and warm files, and memory first read."""
 
 from __future__ import annotations
 
@@ -122,5 +122,5 @@ def gain_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: Tables that `make declared` writes into docs/validation.md, by name.
+#: Tables of docs/validation.md, by name.
 TABLES = {"gains": gain_table}

@@ -96,10 +96,7 @@ def choices(name: str, trace: Path, table: Path) -> list[dict[str, Any]]:
 
 
 def judged(rows: Sequence[Mapping[str, Any]], true: Mapping[int, float]) -> dict[str, Any]:
-    """Chosen and best size, time lost by the choice and by 4 KiB, error at unseen sizes.
-
-    ``true``: the time by page size. Times lost and errors are relative.
-    """
+    """Chosen and best size, time lost by choice and by 4 KiB, error at unseen sizes."""
     chosen = next(one for one in rows if one["chosen"])
     among = [size for size in true if size <= max(one["page_bytes"] for one in rows)]
     best = min(among, key=lambda size: true[size])

@@ -171,8 +171,7 @@ def booted(
 ) -> tuple[list[dict[str, Any]], str]:
     """Boot a guest with one page size and run a lap under each of ``limits``.
 
-    Returns the counts of each lap, and why the boot ended early: :data:`LATE`, :data:`KILLED`, or
-    an empty string if it did not.
+    Returns the counts of each lap, and :data:`LATE` or :data:`KILLED` if it ended early.
 
     Raises:
         NearfarError: the boot ended early for another reason.

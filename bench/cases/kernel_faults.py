@@ -28,9 +28,8 @@ TRIES = 2
 FEWEST = 64
 #: Tolerances of errors, percent.
 NEAR = (10, 25)
-#: Predictions, by name: policy and its options. The kernel balances its lists by statistics that it
-#: updates every two seconds, or when they are read. `old` assumes that they are never updated, as
-#: programs end sooner, and `exact` that they are always up to date.
+#: Predictions: policy and its options. The kernel updates its statistics every two seconds, or when
+#: they are read: never during a short program (`old`), or all the time if polled (`exact`).
 PREDICTED = {
     "old": ("linux", ("--statistics-every", "0", "--swappiness", kernel.SWAPPINESS)),
     "exact": ("linux", ("--statistics-every", "1", "--swappiness", kernel.SWAPPINESS)),
@@ -132,10 +131,7 @@ def ended_well(ran: kernel.Finished) -> bool:
 
 
 def pairs(cell: dict[str, Any], counts: str, predicted: str) -> list[tuple[int, str]]:
-    """Each count of a cell with the name of its prediction.
-
-    ``cell["steady"]`` has the counts of runs in which statistics were not updated.
-    """
+    """Each count of a cell with the name of its prediction; `steady`: statistics not updated."""
     if predicted != OWN:
         return [(count, predicted) for count in cell[counts]]
     updated = Counter(cell[counts]) - Counter(cell["steady"])
@@ -238,11 +234,8 @@ def predict(cells: list[dict[str, Any]], trace: Path) -> None:
 
 
 def spare(cell: dict[str, Any]) -> list[int]:
-    """Additional frames that the program has most of the time, as quarters of the largest number.
-
-    The limit includes the peak of kernel memory, but the median of a program that starts many
-    processes is lower, and the program can use the difference.
-    """
+    """Additional frames that the program has most of the time, in quarters: the limit allows for
+    the peak of kernel memory, which is rare in a program that starts many processes."""
     pages = (cell["kernel_bytes"] - cell["kernel_usual_bytes"]) // kernel.PAGE
     return [pages * part // 4 for part in range(1, 5) if pages * part // 4 > AROUND[-1]]
 

@@ -76,10 +76,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 def measure(
     chosen: dict[Path, tuple[Program, list[str]]], rounds: int, parts: Iterable[int]
 ) -> list[dict[str, Any]]:
-    """Run the programs in a guest; a cell for each program and memory size.
-
-    ``chosen``: programs with their commands, by folder of their inputs.
-    """
+    """Run programs, by folder of their inputs, in a guest; a cell for each and each size."""
     lines, packages = [], set[str]()
     files: dict[str, Path | bytes] = {
         "/work/limited.sh": HERE.parent / "limited.sh",
@@ -223,5 +220,5 @@ def spread(counts: list[int]) -> str:
     return f"{statistics.median(counts):,.0f}{between}"
 
 
-#: Tables that `make declared` writes into docs/validation.md, by name.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": overall, "cells": every_cell}

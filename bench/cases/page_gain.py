@@ -28,12 +28,11 @@ from nearfar.paging_findings import PARTS
 NAME = "page-gain"
 SUMMARY = "gains of page sizes that programs have on this machine, against the prediction"
 
-#: Scale of a program's input (1 in `bench/programs`) and exceptions, so that it takes half a second
-#: to two seconds of processor time.
+#: Scale of a program's input, and exceptions: half a second of processor time or two.
 PART, OTHERWISE = 3.0, {"cc1": 1.5, "shell": 1.0, "node": 2.0, "graph": 6.0}
 #: Programs of a quick run, the scale of their input, and the page sizes.
 QUICK, QUICK_PART, QUICK_SIZES = ("sort",), 0.1, (64 << 10,)
-#: Repetitions for each round; each runs every page size once, and 4 KiB next to it.
+#: Repetitions for each round; each runs every page size once, with 4 KiB next to it.
 TURNS = 2
 #: The smallest order of free blocks that a virtual machine reports to its host, and the largest
 #: value of this parameter.
@@ -72,10 +71,8 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 
 
 def ready(inputs: Inputs, name: str, quick: bool) -> tuple[list[int], Path] | None:
-    """The page sizes of this machine up to 2 MiB, and its measured machine file.
-
-    None, with a remark, if the case cannot run here.
-    """
+    """The page sizes of this machine, and its measured machine file; None, with a remark, if the
+    case cannot run here."""
     try:
         sizes = [size for size in switches() if size <= 2 << 20]
     except NearfarError as error:
@@ -99,10 +96,8 @@ def ready(inputs: Inputs, name: str, quick: bool) -> tuple[list[int], Path] | No
 
 @contextmanager
 def kept_memory() -> Iterator[None]:
-    """Stop this virtual machine from returning free memory to the host.
-
-    Otherwise the time of faults would depend more on the host's memory than on the page size.
-    """
+    """Stop this virtual machine from returning free memory to the host, whose reallocation would
+    cost more than the page size gains."""
     with undoing("reporting") as undo:
         if REPORTING.exists():
             undo.later("write", REPORTING, REPORTING.read_text(encoding="ascii").strip())
@@ -156,19 +151,14 @@ def measured(
 
 
 def predict(
-    cells: list[dict[str, Any]],
-    command: list[str],
-    trace: Path,
-    machine_file: Path,
-    cache: str = "warm",
+    cells: list[dict[str, Any]], command: list[str], trace: Path, here: Path, cache: str = "warm"
 ) -> None:
-    """Capture the program unless there is a trace; add its predicted seconds, by term, to cells."""
+    """Capture the program unless there is a trace; predict its seconds on ``here``, by term."""
     if not trace.exists():
         capture(command, trace, kernel.ENVIRONMENT)
     sizes = ",".join(str(size) for size in (BASE, *(cell["page_bytes"] for cell in cells)))
-    machine = ("--machine", machine_file, "--page-cache", cache)
-    words = nearfar("paging", trace, *STUDY, *machine, "--page-sizes", sizes, "--format", "json")
-    found = run(words).json()["rows"]
+    more = ("--machine", here, "--page-sizes", sizes, "--page-cache", cache, "--format", "json")
+    found = run(nearfar("paging", trace, *STUDY, *more)).json()["rows"]
     rows = {each["page_bytes"]: each for each in found}
     for cell in cells:
         for name, size in (("predicted", cell["page_bytes"]), ("predicted_base", BASE)):

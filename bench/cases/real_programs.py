@@ -38,8 +38,7 @@ QUICK_PARTS, QUICK_POLICIES, QUICK_TIERS = (0.25,), ("ssp",), ("zstd",)
 QUICK = ("numpy", "sqlite")
 #: Time limit of a cell, seconds.
 TIMEOUT = 60
-#: For :func:`many_loads`: new servers that load the same dump, and processes that meanwhile keep
-#: the processors busy.
+#: New servers that load the same dump, and processes that meanwhile keep the processors busy.
 LOADS, BUSY = 200, 6
 SOURCES = HERE / "live"
 #: By name: description, commands that build it, and its command. `{here}` is the folder of
@@ -120,7 +119,6 @@ def rows(cells: Sequence[dict[str, Any]]) -> list[Row]:
 
 
 def _filled(words: Sequence[str], made: Path, folder: Path) -> list[str]:
-    """A command with its placeholders replaced."""
     names = {"{here}": str(SOURCES), "{made}": str(made), "{folder}": str(folder)}
     filled = []
     for word in words:
@@ -131,10 +129,7 @@ def _filled(words: Sequence[str], made: Path, folder: Path) -> list[str]:
 
 
 def _prepared(inputs: Inputs, name: str, step: Sequence[str], made: Path) -> bool:
-    """Run a step of the build; False, with a remark, if its program is not installed.
-
-    A step of one word only checks that this program is installed.
-    """
+    """Run a step of the build, if it has arguments; False, with a remark, if not installed."""
     words = _filled(step, made, made)
     if words[0].startswith(str(made)):
         return True
@@ -150,10 +145,8 @@ def _prepared(inputs: Inputs, name: str, step: Sequence[str], made: Path) -> boo
 
 
 def alone(command: Sequence[str], made: Path) -> tuple[str, int, float]:
-    """Run a command without nearfar; its output's digest, seconds, and private memory.
-
-    Private memory is the peak of its largest process, bytes.
-    """
+    """Run a command without nearfar: digest of its output, peak private memory of its largest
+    process, seconds."""
     with tempfile.TemporaryDirectory() as text, tempfile.TemporaryFile() as output:
         Path(text).chmod(0o755)
         began = time.monotonic()
@@ -203,10 +196,8 @@ def managed(
     expected: str,
     timeout: int = TIMEOUT,
 ) -> dict[str, Any]:
-    """One run under nearfar: outcome, seconds, counters.
-
-    The outcome is "same" or "different" output, "ended" for a failure, "late" for the time limit.
-    """
+    """One run under nearfar: its outcome (same or different output, ended: failed, late), seconds
+    and counters."""
     with tempfile.TemporaryDirectory() as text:
         folder, run_folder = Path(text), Path(text) / "told.run"
         folder.chmod(0o777)
@@ -308,5 +299,5 @@ def _shown(cell: dict[str, Any]) -> str:
     return f"{cell['seconds']:.1f} s" if outcome == "same" else outcome
 
 
-#: Tables that `make declared` writes into docs/validation.md, by name.
+#: Tables of docs/validation.md, by name.
 TABLES = {"cells": every_cell}

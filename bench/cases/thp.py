@@ -48,8 +48,6 @@ COUNTERS = {
 
 
 def _huge(what: str, rounds: int) -> Program:
-    """A mode of ``programs/huge.c``."""
-
     def make(folder: Path, part: float) -> list[str]:
         program = folder / "huge"
         run(["gcc", "-O2", "-o", program, HERE / "huge.c"])
@@ -331,5 +329,5 @@ def figures() -> str:
     return summary(recorded(NAME)["rows"])
 
 
-#: Tables that `make declared` writes into docs/validation.md, by name.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": figures, "cells": table}

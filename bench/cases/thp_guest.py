@@ -41,9 +41,8 @@ MEMORY = 1 << 30
 #: Time limit of a guest, seconds.
 TIMEOUT = 3000
 
-#: The guest's script; ``{policies}`` is :data:`_POLICY` for each policy. ``look`` prints the KiB of
-#: private memory of a process and its children. A page shared after a fork counts in each process,
-#: as in the prediction.
+#: The guest's script. ``look`` prints the KiB of private memory of a process and its children; a
+#: page shared after a fork counts in each process, as in the prediction.
 _SCRIPT = r"""
 now() {{ read up rest </proc/uptime; echo $up; }}
 count() {{ grep -E '^({counters}) ' /proc/vmstat; }}
@@ -117,8 +116,7 @@ def compare(name: str, policies: tuple[str, ...], scratch: Path) -> list[dict[st
     ]
 
 
-#: The machine file of the prediction. Only the ratios of its costs matter, as the scan interval is
-#: scaled to the predicted run time.
+#: The machine of the prediction: only ratios of its costs matter, as the scan interval is scaled.
 MACHINE = "nvme"
 
 
@@ -201,5 +199,5 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: Tables that `make declared` writes into docs/validation.md, by name.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": figures, "cells": table}

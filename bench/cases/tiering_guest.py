@@ -1,8 +1,7 @@
 """Linux's own tiering in a guest, against ``--policy autonuma``.
 
 The guest runs Debian's Linux 6.12 with one processor and two memory nodes. Its clock counts
-instructions (``-icount``), so both nodes are equally fast, and the kernel's decisions that depend
-on time are reproducible.
+instructions (``-icount``), so both nodes are equally fast, and decisions by time reproducible.
 """
 
 from __future__ import annotations
@@ -52,19 +51,8 @@ COUNT_ERROR, SHARE_ERROR = 25, 5
 
 @dataclass(frozen=True)
 class Program:
-    """A run of ``programs/moving.c``, whose comment describes its arguments.
-
-    Attributes:
-        name: of the run.
-        cold: pages that are accessed uniformly.
-        hot: pages that are accessed most near a moving mean.
-        deviation: of the accesses from the mean, a share of the hot pages.
-        shift: by which the mean moves after each round, a share of the hot pages.
-        rounds: of the program.
-        operations: in each round.
-        work: of an operation, thousand instructions.
-        scan_max: longest period of a NUMA scan of all memory, milliseconds.
-    """
+    """Arguments of ``programs/moving.c``, which describes them, and the longest period of a NUMA
+    scan of all memory, milliseconds."""
 
     name: str
     cold: int = 49152
@@ -131,13 +119,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 
 
 def measure(one: Program, lists: str, program: Path) -> dict[str, Any]:
-    """Run a program in a new guest; return a cell with the kernel's counts.
-
-    Args:
-        one: the run.
-        lists: a key of :data:`LISTS`.
-        program: the compiled ``moving.c``.
-    """
+    """Run the compiled ``program`` with ``lists`` in a new guest; a cell of the kernel's counts."""
     print(f"bench: {NAME}: {one.name}, {lists} lists", file=sys.stderr)
     words = [one.cold, one.hot, one.deviation, one.shift, one.rounds, one.operations, one.work]
     arguments = " ".join(map(str, words))
@@ -234,10 +216,9 @@ def predict(cell: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
 
 
 def equal(migration_ns: float) -> dict[str, str]:
-    """Settings for a machine whose nodes cost almost nothing, so that only `work` takes time.
+    """Settings for a machine with equal, very fast nodes, so that an operation takes its `work`.
 
-    A migration takes twice ``migration_ns``: the program's only processor also runs kswapd, so a
-    promotion waits for the demotion that makes room.
+    Migrations take twice as long: kswapd runs on the same processor, so promotions wait for it.
     """
     instant = {"read_latency": "1ns"} | {
         f"{who}{way}_bandwidth": "1000GB/s" for who in ("", "thread_") for way in ("read", "write")
@@ -342,5 +323,5 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: Tables that `make declared` writes into docs/validation.md, by name.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": figures, "cells": table}

@@ -1,7 +1,4 @@
-"""Cost and error of `--view machine`, against a slower, more exact simulation.
-
-In the slower one, lines of page tables share the caches with data.
-"""
+"""Cost of `--view machine`, and its error against a slower simulation with coupled caches."""
 
 from __future__ import annotations
 

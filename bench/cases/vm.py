@@ -128,5 +128,5 @@ def figures() -> str:
     return summary(recorded(NAME)["rows"])
 
 
-#: Tables that `make declared` writes into docs/validation.md, by name.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": figures}

@@ -342,10 +342,8 @@ def _checks(found: Sequence[dict[str, Any]]) -> Iterator[Row]:
 
 
 def stated(method: str) -> tuple[float, float]:
-    """The error range of a method's memory: shares by which the memory needed is less, and more.
-
-    The range contains :data:`WITHIN` of the cells.
-    """
+    """Shares by which the memory needed is less and more than a method says, in :data:`WITHIN` of
+    the cells."""
     errors = sorted(
         1 / (1 + cell["memory_error"]) - 1
         for cell in recorded(NAME)["cells"]
@@ -384,5 +382,5 @@ def figures() -> str:
     return summary(recorded(NAME)["rows"])
 
 
-#: Tables that `make declared` writes into docs/validation.md, by name.
+#: Tables of docs/validation.md, by name.
 TABLES = {"cells": every_cell, "figures": figures}

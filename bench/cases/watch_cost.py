@@ -1,8 +1,7 @@
-"""Overhead of ``nearfar watch`` on a server under full load.
+"""Overhead of ``nearfar watch`` on a server under full load, in short pairs with and without it.
 
-Each short pair has a period with the watcher and one without, in alternating order. The server and
-its client keep two processors busy, so that the watcher takes time from them; or they share one
-processor, and the watcher has the other.
+Server and client keep two processors busy, so that the watcher takes time from them; or they share
+one processor, and the watcher has the other.
 """
 
 from __future__ import annotations
@@ -91,10 +90,7 @@ def server(scratch: Path, spare: bool) -> Iterator[tuple[int, socket.socket, lis
 def measured(
     pid: int, wire: socket.socket, load: list[str], watch: int, pairs: int, seconds: float
 ) -> Iterator[dict[bool, tuple[float, float]]]:
-    """For each pair, by whether the watcher runs: requests a second, processor time of a request.
-
-    The watcher is stopped (SIGSTOP) in the periods without it.
-    """
+    """For each pair, by whether the watcher runs: requests a second, processor time of each."""
     options = ("--follow", "--for", f"{watch}s", "--swap", "zram", "--machine", "nvme")
     watcher = nearfar("watch", str(pid), *options)
     with (
@@ -144,5 +140,5 @@ def figures() -> str:
     return summary(recorded(NAME)["rows"])
 
 
-#: Tables that `make declared` writes into docs/validation.md, by name.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": figures}

@@ -19,15 +19,7 @@ _PAGE = 4096
 
 @dataclass(frozen=True)
 class Agreement:
-    """One comparison of kernel and model.
-
-    Attributes:
-        item: that is compared.
-        kernel: the kernel's result, as text.
-        model: the model's result, as text.
-        apart: the largest difference.
-        within: the largest difference that counts as agreement, in the unit of ``apart``.
-    """
+    """A comparison: the item, both results as text, their largest difference, its tolerance."""
 
     item: str
     kernel: str
@@ -75,14 +67,12 @@ def described(record: dict[str, Any], free: list[int], *, device: bool = False) 
     """A machine file with the nodes of the emulated machine and its ``free`` pages.
 
     Nodes without cores that are present at boot are ordinary memory to the kernel: kind ``dram``.
-    The model subtracts 64 bytes of ``struct page`` for each page from its node, for added memory
-    from the nearest DRAM. ``free`` excludes them, so they are added here; not for added memory
-    with ``device``, which is no memory to the kernel.
+    The model subtracts 64 bytes of ``struct page`` for each page from its node, or for added memory
+    from the nearest DRAM; they are added here. A ``device`` is no memory and has none of them.
     """
     nodes = numa.topology(record["machine"])["nodes"]
     later = [node["node"] for node in nodes if record["added"] and not node["cpus"]]
     hosts = [node["node"] for node in nodes if node["node"] not in later]
-    # Pages of `struct page` of added memory, by the node that holds them.
     structs = [0] * len(nodes)
     for node in () if device else later:
         near = min(hosts, key=lambda host: record["distances"][node][host])
@@ -119,10 +109,7 @@ def described(record: dict[str, Any], free: list[int], *, device: bool = False) 
 def case_agreements(machine: str, case: dict[str, Any], mode: str | None = None) -> list[Agreement]:
     """Compare pages by node after every step of an allocation, and the nodes of its first pages.
 
-    Args:
-        machine: path of the machine file.
-        case: a case of a record.
-        mode: of the model; None for that of the case's policy.
+    ``mode``: of the model; None for that of the case's policy.
     """
     count = len(case["free"])
     mode = mode or _MODES.get(case["policy"], case["policy"])

@@ -191,7 +191,6 @@ fn free() -> Vec<usize> {
     nodes().into_iter().map(|node| free[node]).collect()
 }
 
-/// The kernel log.
 fn log() -> String {
     let mut buffer = vec![0u8; 1 << 20];
     // SAFETY: the buffer has the length that is passed.

@@ -126,7 +126,6 @@ def made_slit(topology: dict[str, Any], firmware: bytes) -> bytes:
 
 
 def _emitted(kind: str, variant: Variant, topology: dict[str, Any]) -> str:
-    """The output of an emitter for the variant's plan."""
     nodes = topology["nodes"]
     row = {
         "vm": "all",

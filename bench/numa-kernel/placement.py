@@ -38,16 +38,7 @@ _TIMEOUT = 900
 
 @dataclass(frozen=True)
 class Case:
-    """An allocation by a program.
-
-    Attributes:
-        name: of the case.
-        policy: a key of :data:`_POLICIES`.
-        origin: the node of the processor that allocates.
-        nodes: of the policy; empty for the default policy.
-        weights: of the nodes, for weighted interleaving; otherwise empty.
-        pages: to allocate.
-    """
+    """An allocation from a processor of node ``origin`` under a policy for ``nodes``."""
 
     name: str
     policy: str

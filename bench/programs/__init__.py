@@ -81,7 +81,6 @@ def _found(name: str) -> str:
 
 
 def _printed(*words: str) -> str:
-    """Standard output of a command."""
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 

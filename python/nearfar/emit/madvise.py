@@ -1,17 +1,16 @@
 """A wrapper that requests huge pages for malloc, with advice for each mapping in comments.
 
-Sets: ``glibc.malloc.hugetlb=1`` for the program that the script starts, if larger pages speed up
-its heap. glibc 2.35 and later then calls ``madvise(MADV_HUGEPAGE)`` for all of malloc's memory.
-The comments list the best page size of each mapping, the size to allow on the host, and C code for
-mappings that the program creates itself.
+Sets: ``glibc.malloc.hugetlb=1`` for the program that it starts, if the heap gains: glibc 2.35 and
+later then calls ``madvise`` for all of malloc's memory. The comments list the page size of each
+mapping, the size to allow on the host, and C code for mappings that the program creates itself.
 
-Cannot: give two mappings different page sizes, because the kernel uses the largest allowed size for
-every mapping that requests huge pages; the comments name the size that saves most in total. Cannot
-request huge pages for stacks or for the data of libraries.
+Cannot: give two mappings different sizes: the kernel uses the largest allowed size that fits for
+every mapping that requests huge pages, so the comment names the size that saves most in total.
+Request huge pages for stacks or for the data of libraries.
 
-Do not use: with another malloc (jemalloc has ``MALLOC_CONF=thp:always``), or unless the host's
-``transparent_hugepage/enabled`` is ``madvise``, as glibc requests huge pages only then. For another
-input than the trace's, first check how much memory larger pages add.
+Do not use: with another malloc (jemalloc: ``MALLOC_CONF=thp:always``), or if the host's
+``transparent_hugepage/enabled`` is not ``madvise``: glibc then requests no huge pages. With another
+input than the trace's, without checking the memory that larger pages add.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ SUFFIX = ".sh"
 NEEDS = ("vm", "regions")
 
 _HEAP = "[heap]"
-#: Name prefixes of regions that are no anonymous mappings of the program's own: heap and stacks
-#: (``[heap]``, ``[stack]``), files, the page cache.
+#: Name prefixes of regions other than anonymous mappings: heap, stacks, files, the page cache.
 _NOT_MMAP = ("[", "/", "page cache")
 
 
@@ -85,12 +83,7 @@ def emit(row: RegionsRow) -> str:
 def _host_comments(
     regions: Sequence[explain.SizesRow], requesting: Sequence[explain.SizesRow]
 ) -> list[str]:
-    """Comments that name the page size to allow on the host, and its total gain and added memory.
-
-    Args:
-        regions: a row for each region and page size.
-        requesting: the rows of regions that can request huge pages.
-    """
+    """The page size to allow on the host for the ``requesting`` regions, its gain, added memory."""
     if not requesting:
         return ["None of these can request them: they need `always` on the host."]
     names = {region["name"] for region in requesting}
