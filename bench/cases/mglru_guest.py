@@ -76,7 +76,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 def measure(
     chosen: dict[Path, tuple[Program, list[str]]], rounds: int, parts: Iterable[int]
 ) -> list[dict[str, Any]]:
-    """Run programs, by folder of their inputs, in a guest; a cell for each and each size."""
+    """Run programs, given by their folders, in a guest; a cell for each program and size."""
     lines, packages = [], set[str]()
     files: dict[str, Path | bytes] = {
         "/work/limited.sh": HERE.parent / "limited.sh",

@@ -1,7 +1,7 @@
 """Linux's own tiering in a guest, against ``--policy autonuma``.
 
 The guest runs Debian's Linux 6.12 with one processor and two memory nodes. Its clock counts
-instructions (``-icount``), so both nodes are equally fast, and decisions by time reproducible.
+instructions (``-icount``), so both nodes are equally fast, and decisions by time are reproducible.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ PROGRAMS = {
     "numpy": sys.executable,
     "perl": "perl",
 }
-#: Programs of the guest, and their packages. The method `accessed` cannot run there: an emulated
+#: Programs of the guest, and their packages. The method `accessed` shows nothing there: an emulated
 #: TLB never evicts translations, so that cleared accessed bits are not set again.
 GUEST = {
     "hot": "",
