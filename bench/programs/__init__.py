@@ -1,7 +1,7 @@
 """Programs that the bench runs under a real kernel and captures.
 
-At full size, each has a footprint of some 10,000 pages and runs for at most a second. The programs
-were chosen before their results were known.
+At full size, each has a footprint of some 10,000 pages and runs for at most a second. None was
+chosen by its results.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Final
 
 from nearfar import units
 
-#: The error of a gain: at least the first, or this share of the gain if that is larger. More than
+#: The error of a gain: MIN_ERROR, or RELATIVE_ERROR times the gain if that is larger. More than
 #: half of the cells of docs/validation.md are within it; the others gain more than predicted.
 MIN_ERROR: Final = 0.05
 RELATIVE_ERROR: Final = 1 / 3

@@ -6,11 +6,11 @@ mapping, the size to allow on the host, and C code for mappings that the program
 
 Cannot: give two mappings different sizes: the kernel uses the largest allowed size that fits for
 every mapping that requests huge pages, so the comment names the size that saves most in total.
-Request huge pages for stacks or for the data of libraries.
+Cannot request huge pages for stacks or for the data of libraries.
 
 Do not use: with another malloc (jemalloc: ``MALLOC_CONF=thp:always``), or if the host's
-``transparent_hugepage/enabled`` is not ``madvise``: glibc then requests no huge pages. With another
-input than the trace's, without checking the memory that larger pages add.
+``transparent_hugepage/enabled`` is not ``madvise``: glibc then requests no huge pages. For another
+input than the trace's, first check the memory that larger pages add.
 """
 
 from __future__ import annotations
