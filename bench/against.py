@@ -1,4 +1,4 @@
-"""The paging study against libCacheSim: the same page traces, alternating, equal miss counts."""
+"""Runs the paging study and libCacheSim in turn on the same pages, and checks their miss counts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ PEER = Path(__file__).with_name("peer.py")
 
 @dataclass(frozen=True)
 class Compared:
-    """What the rounds measured.
+    """Measurements of all rounds.
 
     Attributes:
         study_seconds: the whole study on one core, each round.
-        run_seconds: a mean run of libCacheSim, one configuration, on one core, each round.
+        run_seconds: mean of libCacheSim's runs, one configuration each, on one core, each round.
         study: the engine's answer of the last round.
         configurations: page sizes x memory sizes of the study.
-        different: those with different numbers of frames, the least a patient person could run.
-        checked: miss counts found equal.
-        requests: page references of all runs of one round.
-        peer_peak_bytes: most memory of any run of libCacheSim; its mapped input is in it.
-        how: what was run, in words.
+        different: configurations that differ in page size or frames: those that libCacheSim would
+            have to run.
+        checked: number of miss counts compared, all equal.
+        requests: page references of libCacheSim's runs in one round.
+        peer_peak_bytes: peak memory of libCacheSim, its mapped input included.
+        how: description of libCacheSim's runs.
     """
 
     study_seconds: list[float]
@@ -89,7 +90,7 @@ def compare(
 
 
 def same(ours: int, peers: int, what: str, page_bytes: int, frames: int) -> None:
-    """Refuse a difference."""
+    """Raise an error if the two counts differ."""
     if ours != peers:
         raise BenchError(
             f"{what} at {page_bytes} B, {frames} frames: nearfar {ours}, libCacheSim {peers}; "

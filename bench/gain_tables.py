@@ -1,4 +1,4 @@
-"""What the case `page-gain` recorded, as the tables of docs/validation.md."""
+"""Tables of docs/validation.md from the record of the bench case `page-gain`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Cells = list[dict[str, Any]]
 
 
 def figures() -> str:
-    """What all cells come to."""
+    """The rows over all cells, without those of single cells."""
     made = recorded(NAME)["rows"]
     return summary(one for one in made if not one["name"].startswith("signed gain, "))
 
@@ -44,7 +44,7 @@ def _head(first: str, rule: str) -> list[str]:
 
 
 def _right(cell: dict[str, Any]) -> bool:
-    """Whether a cell is predicted near enough, and with the right sign where one is shown."""
+    """Whether a predicted gain is within tolerance, with the right sign if one is significant."""
     return near(cell) and (right_sign(cell) or not shown(cell))
 
 
@@ -67,7 +67,7 @@ def _predicted(cell: dict[str, Any]) -> str:
 
 
 def obtained() -> str:
-    """Large pages that a run was given, and what they are predicted to add to the memory held."""
+    """Large pages that a run obtained, and the resident memory that they are predicted to add."""
     lines = _head("| program |", "|---|")
     for name, own in _by_program().items():
         words = [
@@ -79,7 +79,7 @@ def obtained() -> str:
 
 
 def misses() -> str:
-    """The cells that are not predicted near enough or with the wrong sign, and by which part."""
+    """The cells for which :func:`_right` does not hold, with the errors of user and kernel time."""
     lines = [
         "| program | page | measured | predicted | in the interval | the program's own time | "
         "the kernel's |",
@@ -98,5 +98,5 @@ def misses() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: By the name that the page has for them.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": figures, "programs": programs, "obtained": obtained, "misses": misses}

@@ -1,4 +1,4 @@
-"""What the case `guest-pages` recorded, as the tables of docs/validation.md."""
+"""Tables of docs/validation.md from the record of the bench case `guest-pages`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nearfar.apply.setting import short
 
 
 def advice() -> str:
-    """What would have been chosen, and what was best, a line for each memory size."""
+    """The page sizes that were advised and the best, a line for each workload and memory size."""
     views = " | ".join(f"`--view {view}` advises | longer than best" for view in ADVICE)
     lines = [
         f"| workload | memory | | best | as good | {views} | 4 KiB: longer than best |",
@@ -45,7 +45,7 @@ def _lost(own: list[dict[str, Any]], cell: dict[str, Any]) -> str:
 
 
 def _ended(cell: dict[str, Any]) -> str:
-    """Why a cell has no lap, or fewer."""
+    """Why boots of a cell ended early; empty if none did."""
     if not cell["laps"] and not cell["ended"]:
         return "not reached"
     counts = {why: cell["ended"].count(why) for why in dict.fromkeys(cell["ended"])}
@@ -53,7 +53,7 @@ def _ended(cell: dict[str, Any]) -> str:
 
 
 def every_cell() -> str:
-    """Laps, faults and what was read back, of each cell."""
+    """Time, faults and swap-ins of the laps of each cell."""
     lines = [
         "| workload | memory | page | seconds of a lap | in the kernel | major faults | MiB read "
         "back | in one piece | pages given | laps | boots that ended early |",
@@ -91,5 +91,5 @@ def _counted(cell: dict[str, Any]) -> list[str]:
     ]
 
 
-#: By the name that the page has for them.
+#: Tables of docs/validation.md, by name.
 TABLES = {"advice": advice, "cells": every_cell}

@@ -1,6 +1,7 @@
-"""What the bench measures on: a text, its capture, generated traces, libCacheSim's files.
+"""Inputs of the bench: a text, its capture, generated traces, libCacheSim's files.
 
-All made once a run in one scratch folder, and all but the capture the same bytes every time.
+Each is made once a run, on first use, in the scratch folder. All but captures have the same bytes
+in every run.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from typing import Any
 from measure import BenchError, Finished, nearfar, run
 from programs import PROGRAMS
 
-#: Measured: `gzip -dc` makes about twelve references a byte of this text; fewer must do.
+#: A safe lower estimate: `gzip -dc` makes about twelve references for each byte of :func:`text`.
 REFS_PER_BYTE = 10
 QEMU = "qemu-x86_64"
 
 
 def text(size: int) -> bytes:
-    """Words drawn by Zipf's law, ``size`` bytes: compresses about as prose does."""
+    """``size`` bytes of words drawn by Zipf's law, which compress about as prose does."""
     draw = random.Random(1)
     letters = "etaoinshrdlucmfwypvbgkjqxz"
     weights = [1 / (rank + 2) for rank in range(len(letters))]
@@ -43,13 +44,14 @@ class Inputs:
     """The inputs of one run.
 
     Attributes:
-        scratch: a folder of this run's own; the caller removes it.
-        refs: least references of the capture; of the Zipf trace a third (all below a million).
+        scratch: a folder for this run only; the caller removes it.
+        refs: minimum references of the capture. The Zipf and uniform traces have a third as many;
+            below a million, as many.
         zipf_pages: pages of the Zipf trace.
         engine: the built `nearfar-bench`.
-        remarks: what a reader of the figures must know.
-        cells: what a case that has a record of its own measured, one after the other.
-        machine_file: text of the machine file that was measured, where one was.
+        remarks: what the reader of the figures must know, such as skipped cases.
+        cells: measurements of cases of `VALIDATION`, which the record keeps.
+        machine_file: text of the measured machine file; empty if no case measured the machine.
     """
 
     scratch: Path
@@ -68,30 +70,30 @@ class Inputs:
         return path
 
     def command(self, size: int) -> list[str]:
-        """The program that is captured."""
+        """The command that is captured: decompresses ``size`` bytes of text."""
         found = shutil.which("gzip")
         if found is None:
             raise BenchError("gzip: not found; install it")
         return [found, "-dc", str(self.compressed(size))]
 
     def capture(self, size: int, to: Path, *flags: str) -> Finished:
-        """Capture it; the trace is complete or this is an error."""
+        """Capture :meth:`command` with the ``flags`` of `nearfar capture`; its process."""
         words = nearfar("capture", *flags, "--force", "-o", to, "--", *self.command(size))
         return run(words, discard=True)
 
     @property
     def can_capture(self) -> bool:
-        """Whether QEMU is there."""
+        """Whether QEMU is installed."""
         return shutil.which(QEMU) is not None
 
     @cached_property
     def text_bytes(self) -> int:
-        """Bytes of text whose decompression makes enough references."""
+        """Bytes of text whose decompression makes at least :attr:`refs` references."""
         return max(self.refs // REFS_PER_BYTE, 1000)
 
     @cached_property
     def captured(self) -> Path:
-        """The capture; a generated trace, and a remark, where there is no QEMU."""
+        """The capture of gzip; without QEMU a generated trace, and a remark."""
         to = self.scratch / "gzip.trace"
         if not self.can_capture:
             self.remarks.append(f"{QEMU} is not there: a generated mix stands in for the capture")
@@ -106,7 +108,7 @@ class Inputs:
 
     @cached_property
     def pigz(self) -> Path:
-        """The capture of ``pigz -d``, with its threads, into a file."""
+        """The capture of ``pigz -d`` with its threads, which writes to a file."""
         to = self.scratch / "pigz.trace"
         packed = self.compressed(self.text_bytes)
         words = ("pigz", "-d", "-k", "-f", "-p", "5", packed)
@@ -115,20 +117,20 @@ class Inputs:
 
     @cached_property
     def zipf(self) -> Path:
-        """Zipf(1.0)."""
+        """A trace of Zipf(1.0) over :attr:`zipf_pages` pages."""
         to = self.scratch / "zipf.trace"
         refs = self.refs if self.refs < 1_000_000 else self.refs // 3
         return self.generate("zipf", to, refs, self.zipf_pages, "--alpha", "1")
 
     @cached_property
     def uniform(self) -> Path:
-        """As long as the Zipf trace, to as many pages, all alike."""
+        """A trace as long as the Zipf trace, over as many pages, uniformly distributed."""
         refs = self.refs if self.refs < 1_000_000 else self.refs // 3
         return self.generate("uniform", self.scratch / "uniform.trace", refs, self.zipf_pages)
 
     @cached_property
     def graph(self) -> Path | None:
-        """The capture of a program with a large footprint; ``None`` where it cannot be made."""
+        """The capture of a graph program with a large footprint; ``None`` without QEMU or gcc."""
         program = next(program for program in PROGRAMS if program.name == "graph")
         if not self.can_capture or program.missing():
             self.remarks.append("graph: QEMU or gcc is not there; its capture is left out")
@@ -145,7 +147,7 @@ class Inputs:
         return to
 
     def page_file(self, trace: Path, page_bytes: int) -> Path:
-        """Page references of a trace as libCacheSim reads them fastest: a binary file, mapped."""
+        """Page references of a trace as an oracleGeneral file, which libCacheSim reads fastest."""
         to = self.scratch / f"{trace.stem}-{page_bytes}.oracleGeneral.bin"
         if not to.exists():
             size = ["--page-bytes", str(page_bytes)]
@@ -154,7 +156,7 @@ class Inputs:
         return to
 
     def measure(self, command: str, trace: Path, *more: str, cores: int = 0) -> dict[str, Any]:
-        """What `nearfar-bench COMMAND TRACE ...` prints; ``peak_bytes`` is added."""
+        """The JSON that `nearfar-bench COMMAND TRACE ...` prints, plus its ``peak_bytes``."""
         done = run([self.engine, command, trace, *more], cores=cores)
         answer: dict[str, Any] = done.json()
         answer["peak_bytes"] = done.peak_bytes
@@ -162,6 +164,6 @@ class Inputs:
 
 
 def info(trace: Path) -> dict[str, Any]:
-    """Contents of ``trace.json``."""
+    """The contents of a trace's ``trace.json``."""
     found: dict[str, Any] = json.loads((trace / "trace.json").read_text())
     return found

@@ -1,7 +1,7 @@
-"""A program under a memory limit with swap on zram: what the kernel itself counts.
+"""Runs programs under a memory limit with swap on zram, and reads the kernel's counters.
 
-Everything changed on the machine (a zram device, swap on it, two settings, a control group) is put
-back when the block ends, or by the next run if this one was killed. Needs root.
+All changes of the machine (a zram device, swap on it, settings, a control group) are undone when
+the block ends, or by the next run if this one is killed. Needs root.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ _CONTROL = Path("/sys/class/zram-control")
 _LRU_GEN = Path("/sys/kernel/mm/lru_gen/enabled")
 _PAGE_CLUSTER = Path("/proc/sys/vm/page-cluster")
 _SWAPPINESS = Path("/proc/sys/vm/swappiness")
-#: Reclaim from anonymous memory only.
+#: Makes the kernel reclaim anonymous memory only.
 SWAPPINESS = "200"
-#: The same, and the most that kernels before 5.8 take.
+#: Values to try in turn: kernels before 5.8 accept at most 100.
 _ANONYMOUS_ONLY = (SWAPPINESS, "100")
-#: What programs see; the same ones must be captured with it.
+#: Environment of the programs, here and when they are captured.
 ENVIRONMENT = {
     "LC_ALL": "C",
     "PATH": "/usr/bin:/bin",
     "PYTHONHASHSEED": "0",
     "OPENBLAS_NUM_THREADS": "1",
 }
-#: The kernel compares its lists by statistics of the group that it brings up to date every two
-#: seconds; reading them does it too. This often, they are as good as exact.
-_FRESH_SECONDS = 0.001
+#: The kernel balances its LRU lists by statistics of the group, which it updates every two seconds
+#: or when they are read. Read with this period, in seconds, they are practically exact.
+_POLL_SECONDS = 0.001
 _PR_SET_THP_DISABLE = 41
 _ADDR_NO_RANDOMIZE = 0x0040000
 
 
 class Unavailable(Exception):
-    """This machine cannot do it: why, in a few words."""
+    """This machine or user cannot run the case; the text says why."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What one run measured.
+    """Measurements of one run.
 
     Attributes:
         exit_code: of the program, negative for a signal.
-        major: major faults: pages read back from swap, or from a file.
-        anonymous_pages: most anonymous pages that the group held at once.
-        kernel_bytes: most memory of the kernel that was charged to the group, page tables mostly.
-        kernel_usual_bytes: the median of it.
-        file_bytes: most page cache that was charged to the group; if not polled, at the end.
-        killed: processes that the kernel ended for lack of memory.
-        updated: a page became active when it was read back, which takes statistics that were
-            brought up to date while the program ran.
-        processor_seconds: of the program, user and system.
+        major: major faults: pages read back from swap or from a file.
+        anonymous_pages: peak anonymous pages of the group; 0 if not polled.
+        kernel_bytes: peak kernel memory charged to the group, mostly page tables; 0 if not polled.
+        kernel_usual_bytes: median of the kernel memory charged to the group; 0 if not polled.
+        file_bytes: peak page cache charged to the group; if not polled, that at the end.
+        killed: processes that the OOM killer ended.
+        updated: whether a swapped-in page was activated, which happens only if the kernel updated
+            the statistics during the run.
+        processor_seconds: user and system time of the program.
     """
 
     exit_code: int
@@ -76,23 +76,23 @@ class Finished:
 
 @dataclass(frozen=True)
 class Controller:
-    """Where groups with a memory limit are made, and what its files are called."""
+    """The memory controller: the folder of its control groups, and version 1 or 2."""
 
     root: Path
     version: int
 
     @property
     def limit(self) -> str:
-        """File of the limit in bytes."""
+        """Name of the file with the memory limit, bytes."""
         return "memory.max" if self.version == 2 else "memory.limit_in_bytes"
 
     def killed(self, group: Path) -> int:
-        """Processes of ``group`` that the kernel ended for lack of memory."""
+        """Processes of ``group`` that the OOM killer ended."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         return _numbers(group / name)["oom_kill"]
 
     def kernel_bytes(self, group: Path, stat: dict[str, int]) -> int:
-        """Memory of the kernel itself that is charged to ``group``."""
+        """Kernel memory charged to ``group``; ``stat`` is its :func:`read_statistics`."""
         if self.version == 1:
             return int(_read(group / "memory.kmem.usage_in_bytes"))
         parts = ("kernel_stack", "pagetables", "slab")
@@ -103,7 +103,7 @@ def controller(mounts: str) -> Controller:
     """Find the memory controller in the text of ``/proc/mounts``: version 1, or else 2.
 
     Raises:
-        Unavailable: there is none.
+        Unavailable: no memory controller is mounted.
     """
     lines = [line.split() for line in mounts.splitlines()]
     for words in lines:
@@ -120,10 +120,12 @@ def controller(mounts: str) -> Controller:
 
 @contextmanager
 def swapping(swap_bytes: int) -> Iterator[str]:
-    """Swap on a zram device of its own, no read-ahead, classic LRU lists; yields which lists.
+    """Swap on a new zram device for the block, without read-ahead and with classic LRU lists.
+
+    Yields a description of the lists.
 
     Raises:
-        Unavailable: this machine or user cannot.
+        Unavailable: not root, or the kernel has no zram.
     """
     if os.geteuid() != 0:
         raise Unavailable("it needs root")
@@ -162,26 +164,25 @@ def swapping(swap_bytes: int) -> Iterator[str]:
 def run_limited(
     where: Controller, command: Sequence[str], limit: int | None, name: str, *, poll: bool
 ) -> Finished:
-    """Run a program to its end in a group of its own, tied to one core, without huge pages.
+    """Run a program to its end in a new group, pinned to one core, without huge pages.
 
     Args:
         where: the memory controller.
-        command: program (full path) and arguments; its output is thrown away.
+        command: program (full path) and arguments; its output is discarded.
         limit: of the memory charged to the group, bytes; None for no limit.
         name: of the group, which must not exist.
-        poll: read the group's statistics all the time, which brings them up to date. Without, the
-            peaks of what it held are 0.
+        poll: read the group's statistics every :data:`_POLL_SECONDS`, which updates them.
 
     Raises:
         Unavailable: the group cannot be made.
     """
-    with limited_group(where, name, limit) as group, _first():
+    with limited_group(where, name, limit) as group, _prioritized():
         return _run_watched(where, group, command, poll=poll)
 
 
 @contextmanager
 def limited_group(where: Controller, name: str, limit: int | None) -> Iterator[Path]:
-    """Make a group that reclaims anonymous memory only; what runs there ends with the block.
+    """Make a group that reclaims anonymous memory only; its processes are killed with the block.
 
     Args:
         where: the memory controller.
@@ -209,8 +210,8 @@ def limited_group(where: Controller, name: str, limit: int | None) -> Iterator[P
 
 
 @contextmanager
-def _first() -> Iterator[None]:
-    """Before all others on this machine: they are not to decide how old the statistics get."""
+def _prioritized() -> Iterator[None]:
+    """The highest priority, so that other processes do not delay updates of the statistics."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     os.setpriority(os.PRIO_PROCESS, 0, -20)
     try:
@@ -264,7 +265,7 @@ def _run_watched(where: Controller, group: Path, command: Sequence[str], *, poll
             anonymous = max(anonymous, (stat["active_anon"] + stat["inactive_anon"]) // PAGE)
             kernel.append(where.kernel_bytes(group, stat))
             file = max(file, stat["active_file"] + stat["inactive_file"])
-            time.sleep(_FRESH_SECONDS)
+            time.sleep(_POLL_SECONDS)
     finally:
         if child.returncode is None:
             child.kill()
@@ -272,26 +273,26 @@ def _run_watched(where: Controller, group: Path, command: Sequence[str], *, poll
 
 
 def core() -> int:
-    """The core that a program is tied to."""
+    """The core that programs are pinned to."""
     return max(os.sched_getaffinity(0))
 
 
 @contextmanager
 def polled(group: Path) -> Iterator[None]:
-    """Have the kernel bring the statistics of ``group`` up to date all the time.
+    """Update the statistics of ``group`` every :data:`_POLL_SECONDS` during the block.
 
-    Without, it ends what is left with active pages only, though there is swap.
+    Otherwise the kernel may kill a process whose pages are all active, although there is swap.
     """
     ended = threading.Event()
 
     def poll() -> None:
-        # Of this thread alone: not the core that the program is tied to.
+        # Keep this thread off the core of the program, if there is another.
         os.sched_setaffinity(0, os.sched_getaffinity(0) - {core()} or {core()})
-        while not ended.wait(_FRESH_SECONDS):
+        while not ended.wait(_POLL_SECONDS):
             read_statistics(group)
 
     poller = threading.Thread(target=poll)
-    with _first():
+    with _prioritized():
         poller.start()
         try:
             yield
@@ -301,17 +302,17 @@ def polled(group: Path) -> Iterator[None]:
 
 
 def read_statistics(group: Path) -> dict[str, int]:
-    """The numbers of ``memory.stat``; reading them makes the kernel bring them up to date."""
+    """The numbers of ``memory.stat``; reading them makes the kernel update them."""
     return _numbers(group / "memory.stat")
 
 
 def _activated() -> int:
-    """Anonymous pages of the machine that became active when they were read back."""
+    """Anonymous pages that were activated at swap-in, of the whole machine."""
     return _numbers(Path("/proc/vmstat"))["workingset_activate_anon"]
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """Lines of a name and a number."""
+    """Parse a file whose lines are a name and a number."""
     lines = (line.split() for line in _read(path).splitlines())
     return {name: int(value) for name, value in lines}
 
@@ -321,7 +322,7 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, *values: str) -> None:
-    """Write the first value that the kernel takes."""
+    """Write the first of ``values`` that the kernel accepts."""
     for value in values:
         try:
             path.write_text(value, encoding="ascii")
@@ -332,16 +333,16 @@ def _write(path: Path, *values: str) -> None:
 
 
 def _set(undo: Undo, path: Path, *values: str) -> None:
-    """Change a setting until ``undo`` is closed."""
+    """Change a setting; ``undo`` restores it."""
     undo.later("write", path, _read(path).strip())
     _write(path, *values)
 
 
 def _command(*words: str) -> None:
-    """Run a tool of the system.
+    """Run a system tool.
 
     Raises:
-        Unavailable: it is not there or fails.
+        Unavailable: it is not installed or fails.
     """
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)

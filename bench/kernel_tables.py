@@ -1,4 +1,4 @@
-"""What the case `kernel-faults` recorded, as the tables of docs/validation.md."""
+"""Tables of docs/validation.md from the record of the bench case `kernel-faults`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from table import recorded, summary
 
 Cells = list[dict[str, Any]]
 
-#: What is shown as predicted where the kernel killed every run: nothing was seen to be renewed.
+#: The prediction shown for cells of which the kernel killed every run, so that none shows whether
+#: statistics were updated.
 PREDICTED_KILLED = "old"
 
 
 def figures() -> str:
-    """What all cells come to."""
-    made = recorded(NAME)["rows"]
-    own = "signed error"
+    """The rows over all cells, without those of single programs."""
+    of_program = "signed error"
     return summary(
-        one for one in made if not one["name"].startswith(own) or ", all, " in one["name"]
+        one
+        for one in recorded(NAME)["rows"]
+        if not one["name"].startswith(of_program) or ", all, " in one["name"]
     )
 
 
@@ -97,7 +99,7 @@ def _cell(cell: dict[str, Any]) -> str:
 
 
 def _counted(cell: dict[str, Any], counts: str) -> str:
-    """The runs: least and most where they differ; a star where statistics were renewed."""
+    """The count of the runs, or their range; a star if statistics were updated in some run."""
     found = sorted(cell[counts])
     if not found:
         return "all killed"
@@ -107,7 +109,7 @@ def _counted(cell: dict[str, Any], counts: str) -> str:
 
 
 def worse() -> str:
-    """The cells that err by more than a quarter, and what the record says of the cause."""
+    """The cells with an error above 25 %, and the cause that the record shows."""
     lines = ["| program | memory | | error | why |", "|---|---|---|---|---|"]
     for cell in recorded(NAME)["cells"]:
         for (counts, predicted), how in ((MAIN, "not polled"), (SECOND, "polled")):
@@ -120,7 +122,7 @@ def worse() -> str:
 
 
 def _cause(cell: dict[str, Any], counts: str, predicted: str) -> str:
-    """What the record shows of it; nothing is named that it does not show."""
+    """The cause of a cell's error as far as the record shows it, else "open"."""
     held, traced = cell["anonymous_pages"], cell["trace_pages"]
     if traced > held * 1.05:
         return f"the captured run held more at once: {traced:,} pages, not {held:,}"
@@ -144,5 +146,5 @@ def _cause(cell: dict[str, Any], counts: str, predicted: str) -> str:
     return f"open; {between}"
 
 
-#: By the name that the page has for them.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": figures, "programs": programs, "worse": worse, "cells": every_cell}

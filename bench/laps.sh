@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# /work/job again and again, in a guest, so many times: each lap is between two marks, at which the
-# host counts. It stops the guest at the first, and has a moment to see the second.
+# laps.sh LAPS, in a guest: runs /work/job so many times. Each lap prints "begin" and "end", at which the
+# host reads counters. The pauses let it stop the guest at "begin", and read "end" before the next lap.
 
 for lap in $(seq "$1"); do
   echo begin

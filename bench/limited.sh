@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# Programs under memory limits, in a guest: prints a line of counts for each run. /work/asked has lines
-# of name, parts of memory in percent, runs of each, command; files lie where the command names them.
+# In a guest, runs programs under memory limits and prints a line of counts for each run. A line of
+# /work/asked: program, memory sizes in percent of its anonymous pages (50,75), runs of each, command.
 
 root=/sys/fs/cgroup
 group=$root/limited
@@ -10,17 +10,18 @@ echo 200 >/proc/sys/vm/swappiness
 echo "lists $(cat /sys/kernel/mm/lru_gen/enabled)"
 echo "kernel $(uname -r)"
 
-# Sets what memory.stat says of the group, by name.
+# Sets the variables anon, kernel, file and pgmajfault from the group's memory.stat.
 statistics() {
   while read -r name value; do
     case $name in anon | kernel | file | pgmajfault) eval "$name=$value" ;; esac
   done <$group/memory.stat
 }
 
-# limited LIMIT BESIDE COMMAND...: with BESIDE 1 this shell runs beside it, so that the kernel switches
-# between the two. Sets code, killed, the statistics at the end, and with BESIDE most_anon, most_kernel.
+# limited LIMIT POLL COMMAND...: runs the command under a limit in bytes, or "max". With POLL 1 this
+# shell reads memory.stat all the time, so that the kernel switches between shell and command. Sets code,
+# killed, the statistics at the end, and with POLL 1 the peaks most_anon and most_kernel.
 limited() {
-  limit=$1 beside=$2
+  limit=$1 poll=$2
   shift 2
   mkdir $group
   echo "$limit" >$group/memory.max
@@ -33,7 +34,7 @@ limited() {
     echo $? >/tmp/code
   } &
   most_anon=0 most_kernel=0
-  while [ "$beside" = 1 ] && [ ! -e /tmp/code ]; do
+  while [ "$poll" = 1 ] && [ ! -e /tmp/code ]; do
     statistics
     [ "$anon" -le $most_anon ] || most_anon=$anon
     [ "$kernel" -le $most_kernel ] || most_kernel=$kernel
@@ -53,9 +54,9 @@ while read -r program parts runs command; do
   for part in $(echo "$parts" | tr , ' '); do
     held=$((frames * part / 100))
     for run in $(seq "$runs"); do
-      for beside in 1 0; do
-        limited $((held * 4096 + own)) $beside "$@"
-        echo "run $program $part $held $beside $code $killed $pgmajfault $file"
+      for poll in 1 0; do
+        limited $((held * 4096 + own)) $poll "$@"
+        echo "run $program $part $held $poll $code $killed $pgmajfault $file"
       done
     done
   done

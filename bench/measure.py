@@ -1,4 +1,4 @@
-"""Child processes with their time and peak memory, and ratios over several rounds."""
+"""Runs child processes, with their time and peak memory; makes rows of values over the rounds."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
-#: An interval holds the median with this probability at least.
-SURE = 0.95
+#: Confidence level of :func:`interval`.
+CONFIDENCE = 0.95
 
 
 class BenchError(Exception):
-    """Something that the person who runs the bench can fix: one line."""
+    """An error that whoever runs the bench can fix; its text is one line."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,15 @@ class Row:
         case: the case it belongs to.
         name: what was measured.
         value: median over the rounds.
-        low: least of the rounds.
-        high: greatest of the rounds.
-        unit: of the three.
-        goal: ``>= 100`` or ``<= 3``; empty when there is none.
-        holds: whether the median meets the goal; ``None`` when there is none, or the run is quick.
-        cores: cores that the work could use; 0 where it does not apply.
-        rounds: how many.
-        note: how it was measured, where that is not plain.
+        low: minimum of the rounds.
+        high: maximum of the rounds.
+        unit: of ``value``, ``low`` and ``high``.
+        goal: a condition such as ``>= 100`` or ``<= 3``; empty if there is none.
+        holds: whether the median meets the goal; ``None`` without a goal, in a quick run, or if
+            :func:`judged` cannot tell.
+        cores: cores that the work could use; 0 if that does not apply.
+        rounds: number of values.
+        note: how it was measured, if the name does not say so.
     """
 
     case: str
@@ -68,7 +69,7 @@ def row(
     cores: int = 0,
     note: str = "",
 ) -> Row:
-    """Make a row of the values of all rounds; the goal is judged by their median."""
+    """Make a row of the values of all rounds, whose median decides whether the goal is met."""
     middle = statistics.median(values)
     holds = None
     if goal:
@@ -79,17 +80,18 @@ def row(
 
 
 def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """Ratio of each round: both sides ran one after the other, so a busy machine hits both."""
+    """The ratio of each round, whose sides ran in turn, so that a busy machine slows both."""
     return [a / b for a, b in zip(above, below, strict=True)]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Around the median, of the sorted values, with :data:`SURE`; all of them if they are few."""
+    """Confidence interval of the median by the sign test; the whole range if values are few."""
     ordered, count = sorted(values), len(values)
     outside = 0
-    # The median is below the k-th smallest with the chance of at most k - 1 heads of `count`.
+    # The median is below the k-th smallest value with the probability that `count` tosses of a
+    # coin give fewer than k heads.
     outer = 2.0 * 2.0**-count
-    while outer + 2 * comb(count, outside + 1) * 2.0**-count <= 1 - SURE:
+    while outer + 2 * comb(count, outside + 1) * 2.0**-count <= 1 - CONFIDENCE:
         outside += 1
         outer += 2 * comb(count, outside) * 2.0**-count
     return ordered[outside], ordered[count - 1 - outside]
@@ -102,7 +104,7 @@ def percent(values: Sequence[float]) -> str:
 
 
 def judged(made: Row, values: Sequence[float]) -> Row:
-    """The row, its goal met or missed only if all of the :func:`interval` meets or misses it."""
+    """The row judged by its :func:`interval`: neither met nor missed if the goal lies inside."""
     low, high = interval(values)
     sign, limit = made.goal.split()
     met = [end >= float(limit) if sign == ">=" else end <= float(limit) for end in (low, high)]
@@ -113,7 +115,7 @@ def judged(made: Row, values: Sequence[float]) -> Row:
 
 @dataclass(frozen=True)
 class Finished:
-    """A child process that ended well: seconds of wall clock, peak bytes, standard output."""
+    """A child process that ended with exit code 0: wall time, peak memory, standard output."""
 
     seconds: float
     peak_bytes: int
@@ -131,15 +133,15 @@ def run(
 
     Args:
         words: program and arguments.
-        cores: 1 to tie it to one core; 0 to leave it all.
-        discard: throw its standard output away.
+        cores: 1 to pin it to one core; 0 for all cores.
+        discard: discard its standard output.
 
     Raises:
-        BenchError: it is not there, or failed.
+        BenchError: the program is not installed, or failed.
     """
     command = [os.fspath(word) for word in words]
 
-    def tie() -> None:
+    def pin() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
     began = time.monotonic()
@@ -149,15 +151,15 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL if discard else subprocess.PIPE,
             stderr=subprocess.PIPE,
-            preexec_fn=tie if cores == 1 else None,
+            preexec_fn=pin if cores == 1 else None,
         )
     except OSError as error:
         raise BenchError(f"{command[0]}: {error.strerror}") from None
-    # Standard error is short; standard output is read to its end first.
+    # Standard error fits in the pipe, so it can be read after standard output.
     output = child.stdout.read() if child.stdout else b""
     errors = child.stderr.read() if child.stderr else b""
-    # Not Popen.wait: its children's peak is known only to wait4. ru_maxrss counts KiB on Linux, and
-    # includes the largest of the child's own children that it has waited for.
+    # Not Popen.wait, which does not return the usage. ru_maxrss is in KiB on Linux, and is the
+    # maximum of the child and of those of its own children that it has waited for.
     _, status, usage = os.wait4(child.pid, 0)
     seconds = time.monotonic() - began
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -175,16 +177,16 @@ def own_peak_bytes() -> int:
 def alone(
     environment: Mapping[str, str], command: Sequence[str | os.PathLike[str]]
 ) -> list[str | os.PathLike[str]]:
-    """Command line that sees this environment only."""
+    """The command line that runs a command with this environment only."""
     return ["/usr/bin/env", "-i", *(f"{k}={v}" for k, v in environment.items()), *command]
 
 
 def capture(command: Sequence[str], to: Path, environment: Mapping[str, str], *flags: str) -> None:
-    """Capture a program and its children, in an environment of its own."""
+    """Capture a program and its children, which see only ``environment``."""
     words = nearfar("capture", *flags, "--follow-forks", "--force", "-o", to, "--", *command)
     run(alone(environment, words), discard=True)
 
 
 def nearfar(*words: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:
-    """Command line of ``nearfar`` in this environment."""
+    """The command line of ``nearfar`` of this Python environment."""
     return [Path(sys.executable).with_name("nearfar"), *words]

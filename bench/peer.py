@@ -1,7 +1,7 @@
-"""libCacheSim over page references: `peer.py FILE POLICY:FRAMES ...` prints JSON, a run each.
+"""Times libCacheSim: `peer.py FILE POLICY:FRAMES ...` prints a JSON list with an object per run.
 
-Its fastest way from Python: the page references as a mapped oracleGeneral file, the loop in C
-(`process_trace`). The cache is made before the clock starts.
+Uses its fastest way from Python: page references as a mapped oracleGeneral file, and the loop in C
+(`process_trace`). The time excludes the creation of the cache.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 import libcachesim
 
 POLICIES = {
-    # The accessed bit is set when a page is loaded, as hardware does and nearfar by default.
+    # init_freq=1 sets the accessed bit when a page is loaded, as hardware and nearfar do.
     "clock": lambda frames, power: libcachesim.Clock(frames, hashpower=power, init_freq=1),
     "lru": lambda frames, power: libcachesim.LRU(frames, hashpower=power),
 }
@@ -24,7 +24,7 @@ def main(path: str, *runs: str) -> None:
     found = []
     for text in runs:
         policy, frames = text.split(":")
-        # A table as large as the cache needs: its default of 2^24 slots is slower here.
+        # The hash table fits the cache: libCacheSim's default of 2^24 slots is slower here.
         cache = POLICIES[policy](int(frames), max(8, int(frames).bit_length() + 1))
         settings = libcachesim.ReaderInitParam(ignore_obj_size=True)
         reader = libcachesim.TraceReader(path, libcachesim.TraceType.ORACLE_GENERAL_TRACE, settings)

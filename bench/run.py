@@ -54,7 +54,7 @@ from table import render
 
 ROOT = Path(__file__).parent.parent
 
-#: What runs by default, in this order.
+#: Cases that run by default, in this order: speed.
 CASES = [
     capture,
     decode,
@@ -68,7 +68,7 @@ CASES = [
     sweep,
     live,
 ]
-#: What a kernel does beside what is predicted; `make validate` runs each for a record of its own.
+#: Cases that compare predictions with a real kernel; `make validate` records each in its own file.
 VALIDATION = [
     kernel_faults,
     mglru_guest,
@@ -90,7 +90,7 @@ VALIDATION = [
 
 
 def main() -> int:
-    """Run what is asked for; 0 done, 1 a goal was missed and `--check` given, 2 an error."""
+    """Run the chosen cases; return 0, or 1 if `--check` is given and a goal missed, 2 on error."""
     options = arguments()
     chosen = choose(options.only)
     inherited = tempfile.gettempdir()
@@ -145,7 +145,7 @@ def positive(text: str) -> int:
 
 
 def choose(only: str) -> list[Any]:
-    """Return the cases of these names, those of speed when there is none."""
+    """Return the cases of a comma-separated list of names; :data:`CASES` if it is empty."""
     if not only:
         return CASES
     known = {case.NAME: case for case in (*CASES, *VALIDATION)}
@@ -158,7 +158,7 @@ def choose(only: str) -> list[Any]:
 
 
 def bench(options: argparse.Namespace, chosen: list[Any], scratch: Path) -> dict[str, Any]:
-    """Run the cases; return everything that is printed."""
+    """Run the cases; return the record that is printed."""
     quick = options.quick
     refs = options.refs or (200_000 if quick else 30_000_000)
     rounds = options.rounds or (1 if quick else 3)
@@ -192,7 +192,7 @@ def build() -> Path:
     """Build `nearfar-bench` in release mode; return its path."""
     if shutil.which("cargo") is None:
         raise BenchError("cargo: not found; install a Rust toolchain")
-    # Of the whole workspace: with other features of dependencies, all would be compiled again.
+    # The workspace, because other features of dependencies would compile all of them again.
     command = ["cargo", "build", "--release", "--quiet", "--workspace", "--bin", "nearfar-bench"]
     command += ["--message-format", "json-render-diagnostics"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
@@ -203,7 +203,7 @@ def build() -> Path:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures depend on."""
+    """Return the hardware and software versions that the figures depend on."""
     lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
     cpu = {key.strip(): value.strip() for key, _, value in lines}
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -230,7 +230,7 @@ def version(tool: str) -> str | None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write temporary, then rename."""
+    """Write a file atomically: to a temporary name, then rename."""
     temporary = path.with_name(f".{path.name}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The figures as a Markdown table, which a terminal shows well enough."""
+"""Formats rows of the bench as Markdown tables, for terminals and files."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ HEAD = ["case", "what", "median", "least", "most", "unit", "goal", "", "cores"]
 
 
 def number(value: float) -> str:
-    """Three significant digits, whole numbers as they are."""
+    """A number with three significant digits; whole numbers, and from 1000 on, without fraction."""
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
 def recorded(case: str) -> dict[str, Any]:
-    """The record of a case that has one of its own."""
+    """The record ``results/CASE.json`` of a case."""
     found: dict[str, Any] = json.loads((RESULTS / f"{case}.json").read_text(encoding="utf-8"))
     return found
 
 
 def summary(rows: Iterable[dict[str, Any]]) -> str:
-    """Some figures of a record, as a table of the docs."""
+    """Rows of a record as a table of the documentation."""
     lines = ["| | | goal | |", "|---|---|---|---|"]
     for one in rows:
         median, least, most = (number(one[key]) for key in ("value", "low", "high"))
@@ -37,14 +37,14 @@ def summary(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """Text of one row."""
-    one = row["rounds"] == 1
+    """The cells of a row, in the order of :data:`HEAD`."""
+    single = row["rounds"] == 1
     return [
         row["case"],
         row["name"],
         number(row["value"]),
-        "" if one else number(row["low"]),
-        "" if one else number(row["high"]),
+        "" if single else number(row["low"]),
+        "" if single else number(row["high"]),
         row["unit"],
         row["goal"],
         {True: "met", False: "MISSED", None: ""}[row["holds"]],
@@ -53,7 +53,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def render(result: dict[str, Any]) -> str:
-    """Everything that one run found."""
+    """The result of a run: machine, table, remarks and notes."""
     lines = [HEAD, *(cells(row) for row in result["rows"])]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
     table = [

@@ -1,9 +1,8 @@
-"""Changes of the machine, put back when a block ends, or at the next start if it was killed.
+"""Undoes changes of the machine when a block ends, or at the next run if this one is killed.
 
-A step that undoes a change is written into a journal before the change is made. Whoever keeps a
-journal holds its lock, so that one run at a time changes the machine; a journal that nobody holds
-is of a killed run, and the next one follows it. The journal is kept where the next boot removes it,
-as the boot undoes all of this by itself.
+Before a change, the step that undoes it is written to a journal. A process holds the lock of its
+journal, so that one run at a time changes the machine; the next run executes an unlocked journal,
+which is that of a killed run. A reboot removes journals, as it undoes all these changes.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ RUNTIME = Path("/run/nearfar")
 
 
 class Undo:
-    """Steps to take back, last first."""
+    """Steps that undo changes, in reverse order, with their journal."""
 
     def __init__(self, stack: ExitStack, journal: Path) -> None:
         """Use :func:`undoing`."""
@@ -33,7 +32,7 @@ class Undo:
         self._steps: list[list[str]] = []
 
     def later(self, kind: str, *words: object) -> None:
-        """Note a step of :data:`STEPS`, to be taken when the block ends; then make the change."""
+        """Register the step ``kind`` of :data:`STEPS` and its arguments; call before the change."""
         step = [kind, *map(str, words)]
         self._steps.append(step)
         self._save()
@@ -53,9 +52,9 @@ class Undo:
 
 @contextmanager
 def undoing(name: str, folder: Path = RUNTIME) -> Iterator[Undo]:
-    """Give a list of steps that are taken when the block ends; ``name``: of its journal.
+    """Yield an :class:`Undo` whose steps run when the block ends; ``name`` is that of its journal.
 
-    Waits while another run is inside of a block of this name.
+    Waits while another process is in a block of the same name.
     """
     journal = folder / f"bench-{name}.json"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,7 +64,7 @@ def undoing(name: str, folder: Path = RUNTIME) -> Iterator[Undo]:
 
 
 def clean(folder: Path = RUNTIME) -> list[str]:
-    """Undo what killed runs have left; returns the steps taken, and those that failed, with why."""
+    """Execute the journals of killed runs; return a line for each step, with its error if any."""
     report = []
     for journal in sorted(folder.glob("bench-*.json")):
         with suppress(BlockingIOError), _held(journal, fcntl.LOCK_NB):
@@ -75,14 +74,14 @@ def clean(folder: Path = RUNTIME) -> list[str]:
 
 @contextmanager
 def _held(journal: Path, flags: int = 0) -> Iterator[None]:
-    """Hold the lock of a journal; the kernel takes it from a process that ends."""
+    """Hold the lock of a journal; the kernel releases it when the process ends."""
     with journal.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | flags)
         yield
 
 
 def _follow(journal: Path) -> list[str]:
-    """Undo the steps of a journal whose process has ended, last first, and remove it."""
+    """Execute the steps of a journal whose process has ended, last first, and remove it."""
     report = []
     try:
         steps = json.loads(journal.read_text(encoding="utf-8"))
@@ -110,7 +109,7 @@ def _command(*words: str) -> None:
 
 
 def _group(path: str) -> None:
-    """End what runs in a control group, and remove it."""
+    """Kill the processes of a control group, and remove it."""
     group = Path(path)
     for _ in range(100):
         if not group.exists():
@@ -130,5 +129,5 @@ def _unlink(path: str) -> None:
     Path(path).unlink(missing_ok=True)
 
 
-#: How a step is taken; all words are texts, as the journal holds them.
+#: Functions of the steps, by kind. All arguments are strings, because they come from the journal.
 STEPS = {"write": _write, "command": _command, "group": _group, "unlink": _unlink}

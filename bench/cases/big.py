@@ -1,4 +1,4 @@
-"""Programs of several GiB, recorded as samples: what that costs, and what the kernel counts."""
+"""Programs of several GiB captured as samples: cost of the capture, and errors of swap-ins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SUMMARY = (
     "Redis of up to 8 GiB, a graph of 4 GiB: cost of a sample, and swap-ins beside the kernel's"
 )
 
-#: A server: values, of about a thousand bytes, and reads of them. A graph: vertices, and searches.
+#: Redis: values of about 1000 bytes, and reads of them. Graph: vertices, and searches.
 SIZES = {
     "redis, 100 MiB": (80_000, 250_000),
     "redis, 1 GiB": (850_000, 500_000),
@@ -37,20 +37,20 @@ SIZES = {
     "graph, 4 GiB": (64_000_000, 1),
 }
 QUICK_SIZES = {"redis, 10 MiB": (8_000, 20_000), "graph, 7 MiB": (100_000, 1)}
-#: Memory sizes, as parts of the anonymous pages.
+#: Memory sizes, as shares of the program's anonymous pages.
 PARTS = (0.75, 0.5)
-#: Of the Pareto distribution of reads: half of them are of a hundred values.
+#: Shape of the Pareto distribution of reads: half of them hit 100 values.
 EXPONENT = 0.15
 SWAP = 8 << 30
-#: Seconds between looks at the memory of processes.
+#: Seconds between samples of the memory of processes.
 EVERY = 0.2
-#: The kernel's statistics are up to date, because they are read all the time.
+#: The prediction for exact statistics, as the kernel's are polled.
 POLICY, OPTIONS = kernel_faults.PREDICTED["exact"]
 STUDY = (*kernel_faults.STUDY, *kernel_faults.DEVICE, "--replacement", POLICY, *OPTIONS)
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Each size: without a limit, with little memory, then recorded and studied."""
+    """Run each size without a memory limit and with little memory; then capture and study it."""
     del rounds
     missing = [name for name in ("redis-server", "gcc") if shutil.which(name) is None]
     if missing or not inputs.can_capture:
@@ -89,14 +89,14 @@ def _graph(folder: Path, vertices: int, searches: int) -> list[str]:
 
 def _load(keys: int, reads: int) -> str:
     draw = random.Random(1)
-    # Neighbours in rank are not neighbours in memory.
+    # The factor scatters values of similar popularity over memory.
     ranks = (int(draw.paretovariate(EXPONENT)) * 2_654_435_761 % keys for _ in range(reads))
-    # Short replies: `redis-cli --pipe` takes long to read others.
+    # Only 8 bytes of each value: `redis-cli --pipe` is slow with long replies.
     return "".join(f"GETRANGE key:{rank} 0 7\n" for rank in ranks)
 
 
 def counted(where: kernel.Controller, command: list[str]) -> dict[str, Any]:
-    """What the kernel counts without a limit and with parts of the memory."""
+    """Run a program without a limit, then under limits; anonymous pages and major faults."""
     group = f"nearfar-bench-{os.getpid()}"
     with kernel.swapping(SWAP):
         began = time.monotonic()
@@ -119,7 +119,7 @@ def _ended(ran: kernel.Finished) -> kernel.Finished:
 def recorded_and_studied(
     command: list[str], trace: Path, counts: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Seconds, bytes and memory of a capture and of a study; predictions beside each count."""
+    """Capture a sample and study it: seconds, bytes, peak memory. Predicts ``counts`` in place."""
     began = time.monotonic()
     with _Peak() as peak:
         capture(command, trace, kernel.ENVIRONMENT, "--sample", "auto", "--no-fetch")
@@ -149,7 +149,7 @@ def recorded_and_studied(
 
 
 class _Peak:
-    """The most memory of nearfar's processes below this one: not of the program under QEMU."""
+    """Peak memory of nearfar's processes below this one, without QEMU's: a sum over processes."""
 
     def __init__(self) -> None:
         self._ended, self._most = threading.Event(), dict[int, int]()
@@ -165,7 +165,7 @@ class _Peak:
 
     @property
     def bytes(self) -> int:
-        """What was seen."""
+        """The sum of the peaks."""
         return sum(self._most.values()) * 1024
 
     def _poll(self) -> None:
@@ -178,7 +178,7 @@ class _Peak:
 
 
 def rows(cells: Sequence[dict[str, Any]]) -> list[Row]:
-    """Costs by size, and how far the predictions are from the counts."""
+    """Costs by size, and errors of the predictions."""
     made = []
     for cell in cells:
         size = cell["size"]
@@ -204,7 +204,7 @@ def rows(cells: Sequence[dict[str, Any]]) -> list[Row]:
 
 
 def growth() -> str:
-    """Costs by size, a line each."""
+    """Costs of capture and study, a line for each size."""
     lines = [
         "| program | references | sampled pages | alone | recorded | trace | studied "
         "| memory of nearfar |",
@@ -220,7 +220,7 @@ def growth() -> str:
 
 
 def cells() -> str:
-    """Counts and predictions."""
+    """Counted and predicted swap-ins of each cell."""
     lines = [
         "| program | memory | swap-ins | predicted | 95 % interval |",
         "|---|---:|---:|---:|---|",
@@ -234,7 +234,7 @@ def cells() -> str:
 
 
 def chart() -> str:
-    """Seconds by size, of the server."""
+    """A text chart of Redis's seconds by memory: alone, captured, studied."""
     own = [cell for cell in recorded(NAME)["cells"] if cell["size"].startswith("redis")]
     series = [
         (label, [(cell["pages"] * kernel.PAGE, cell[name]) for cell in own])
@@ -245,5 +245,5 @@ def chart() -> str:
     return f"```text\n{terminal.by_size('seconds, by memory (redis)', series)}```\n"
 
 
-#: By the name that the page has for them.
+#: Tables of docs/validation.md, by name.
 TABLES = {"growth": growth, "chart": chart, "cells": cells}

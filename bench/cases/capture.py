@@ -1,4 +1,4 @@
-"""Capture against bare QEMU, the program alone, and Valgrind's Lackey."""
+"""Speed of a capture against bare QEMU, the program alone, and Valgrind's Lackey."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from measure import BenchError, Finished, Row, nearfar, ratios, row, run
 NAME = "capture"
 SUMMARY = "`nearfar capture -- gzip -dc` against bare QEMU and against Lackey; size of the trace"
 
-#: Lackey takes minutes for what QEMU does in a second: it gets this part of the text.
+#: Lackey runs on one 40th of the text, because it takes minutes for what QEMU does in a second.
 LACKEY_PART = 40
-#: Times the text of the other cases: long enough that the start-up of a Python program, which is
-#: reported apart, does not decide the ratio.
+#: Length of the text, as a multiple of that of other cases, so that Python's start-up time, which
+#: has its own row, is small in the ratio.
 LONGER = 6
-#: Shares of the pages, and the goal of each: times bare QEMU.
+#: Shares of the pages to sample, and the goal of the capture's time as a multiple of bare QEMU's.
 SAMPLES = {"1%": "<= 2.5", "0.1%": "<= 1.8"}
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Whole processes, alternating; a capture's files are written."""
+    """Time whole processes in turn; captures write their files."""
     if not inputs.can_capture:
         return []
     text = inputs.text_bytes * (1 if quick else LONGER)
     command = inputs.command(text)
-    alone, bare, captured, nothing = [], [], [], []
+    alone, bare, captured, of_true = [], [], [], []
     sampled: dict[str, list[float]] = {share: [] for share in SAMPLES}
     sampled_bytes = dict.fromkeys(SAMPLES, 0)
     again = inputs.scratch / "again.trace"
@@ -40,9 +40,9 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             part = inputs.scratch / "sample.trace"
             seconds.append(inputs.capture(text, part, "--sample", share).seconds)
             sampled_bytes[share] = sum(one["bytes"] for one in info(part)["parts"])
-        other = inputs.scratch / "nothing.trace"
-        words = nearfar("capture", "--force", "-o", other, "--", "true")
-        nothing.append(run(words, discard=True).seconds)
+        trace = inputs.scratch / "true.trace"
+        words = nearfar("capture", "--force", "-o", trace, "--", "true")
+        of_true.append(run(words, discard=True).seconds)
     assert done is not None
     found = info(again)
     records = found["records"]
@@ -53,7 +53,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         row(NAME, "capture / program alone", ratios(captured, alone), "x"),
         row(NAME, "bare QEMU", bare, "s"),
         row(NAME, "capture", captured, "s"),
-        row(NAME, "capture of `true`", nothing, "s", note="start-up alone, in every capture"),
+        row(NAME, "capture of `true`", of_true, "s", note="start-up alone, in every capture"),
         row(NAME, "capture rate", [records / s / 1e6 for s in captured], "M records/s"),
         row(NAME, "size of the trace", [size / records], "bytes/record", goal="<= 1"),
         row(
@@ -73,7 +73,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 
 
 def lackey(inputs: Inputs, text: int, found: dict, captured: float) -> list[Row]:
-    """One run on a part of the text, per data reference and per instruction."""
+    """Rows of one run of Lackey on a part of the text; ``captured`` is the capture's seconds."""
     log = inputs.scratch / "lackey.log"
     part = max(inputs.text_bytes // LACKEY_PART, 1000)
     options = ["--tool=lackey", "--trace-mem=yes", f"--log-file={log}"]

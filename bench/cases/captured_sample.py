@@ -1,4 +1,4 @@
-"""Samples recorded by `capture --sample` against whole captures: do the stated intervals hold?"""
+"""How many confidence intervals of `capture --sample` contain the value of the whole capture."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from nearfar.size import size
 NAME = "captured-sample"
 SUMMARY = "`capture --sample`: share of intervals that hold the answer of a whole capture"
 
-#: Samples of each program, the share of its pages, and the scale of its input.
+#: Samples of each program, the sampled share of its pages, and the scale of its input.
 SEEDS, SHARE, PART = 10, 0.5, 0.3
-#: How many of them are sized, which is slowest.
+#: Number of samples for which the slow `nearfar size` runs.
 SIZED = 3
 MEMORY = "25%,50%,75%"
 POLICIES = ("linux", "clock")
 MACHINE = "nvme"
-#: What is compared, by the name in a cell.
+#: Estimates that are compared, by the key ``of`` of a cell.
 WHAT = {
     "linux": "fault rate (linux)",
     "clock": "fault rate (clock)",
     "tlb": "TLB miss rate",
     "gain": "gain of larger pages",
 }
-#: Client and server wait for each other: the references are not the same twice.
+#: Programs left out: the references of a server and its client differ from run to run.
 LEFT_OUT = ("redis",)
 #: Programs and samples of a quick run.
 QUICK, QUICK_SEEDS = ("graph",), 2
 
-#: Page sizes that are compared, with memory for all pages.
+#: Page sizes that are compared, in memory that holds all pages.
 PAGES = {4096: "4K", 64 << 10: "64K", 2 << 20: "2M"}
 ENOUGH = "1T"
 
-#: What is estimated, and at which memory or page size: the estimate and its interval.
+#: An estimate and the ends of its interval, by key of :data:`WHAT` and memory or page size.
 Estimates = dict[tuple[str, str], tuple[float, float | None, float | None]]
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Each program once whole, then with each seed."""
+    """Capture each program once whole, then a sample for each seed."""
     if not inputs.can_capture:
         inputs.remarks.append(f"{NAME} skipped: no QEMU")
         return []
@@ -81,17 +81,17 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 
 
 def compared(truth: Estimates, found: Estimates) -> list[dict[str, object]]:
-    """The intervals of a sample, with what the whole capture has."""
+    """A cell for each interval of a sample, with the true value of the whole capture."""
     return [
         {"of": of, "at": at, "true": truth[of, at][0], "found": value, "low": low, "high": high}
         for (of, at), (value, low, high) in found.items()
-        # A TLB miss rate is from 0 to 1 where there are too few bursts to say more.
+        # A TLB miss rate with too few bursts has the interval from 0 to 1, which says nothing.
         if low is not None and high is not None and found.get(("tlb", at), (0, 0, 0))[2] != 1
     ]
 
 
 def rows_of(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """The rows of the cells of all samples."""
+    """The share of intervals that contain the true value, and ratios of advised memory."""
     programs = list(dict.fromkeys(cell["program"] for cell in cells))
     seeds = len({cell["seed"] for cell in cells})
     note = f"{', '.join(programs)}; {seeds} samples of {SHARE:.0%} of the pages each"
@@ -117,7 +117,7 @@ def rows_of(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def programs() -> str:
-    """By program: of how many intervals how many hold the truth, and the sizes."""
+    """By program: the intervals that contain the true value, and ratios of advised memory."""
     cells = recorded(NAME)["cells"]
     lines = [f"| program | {' | '.join(WHAT.values())} | `size` |", "|---|" + "---:|" * 5]
     for name in dict.fromkeys(cell["program"] for cell in cells):
@@ -132,12 +132,12 @@ def programs() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: By the name that the page has for them.
+#: Tables of docs/validation.md, by name.
 TABLES = {"programs": programs}
 
 
 def record(folder: Path, command: list[str], seed: int | None) -> Path:
-    """Capture a program: whole, or the sample of a seed."""
+    """Capture a program: whole if ``seed`` is None, else the sample of that seed."""
     path = folder / "t.trace"
     sample = [] if seed is None else ["--sample", str(SHARE), "--sample-seed", str(seed)]
     capture(command, path, kernel.ENVIRONMENT, *sample)
@@ -145,13 +145,13 @@ def record(folder: Path, command: list[str], seed: int | None) -> Path:
 
 
 def advised(trace: Path) -> int:
-    """The memory that ``nearfar size`` advises, without what large pages add."""
+    """Bytes of memory that ``nearfar size`` advises, without those that large pages add."""
     (sized,) = size(trace, machine=MACHINE, swap="zram").rows
     return sized["memory_bytes"] - sized["bloat_bytes"]
 
 
 def estimates(trace: Path) -> Estimates:
-    """What `nearfar paging` finds: fault rates, TLB miss rates, and what larger pages save."""
+    """Estimates of `nearfar paging`: fault rates, TLB miss rates, gains of larger pages."""
     found: Estimates = {}
     for policy in POLICIES:
         study = paging(trace, page_sizes="4K", view="paper", memory=MEMORY, replacement=policy)

@@ -1,4 +1,4 @@
-"""Decoding the capture and nothing else."""
+"""Speed of decoding the capture alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SUMMARY = "decoding the capture on one core: all columns, and the three that the
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Inside one process, the two column sets in turn."""
+    """Decode both sets of columns in turn, in one process."""
     found = inputs.measure("decode", inputs.captured, "--rounds", str(rounds), cores=1)
     rows = []
     for name, key, goal in (

@@ -1,4 +1,7 @@
-"""``pigz`` in little memory before UMD's SSD (002) and a file: who sleeps while pages come."""
+"""``pigz`` under ``nearfar run`` with little fast memory: does it pay to sleep during a fetch?
+
+Far memory is UMD's SSD (002) or a file. ``--epf`` decides whether a thread sleeps or busy-waits.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,18 @@ from nearfar import live
 NAME = "epf"
 SUMMARY = "pigz under nearfar run --far umd and file: time by who sleeps while a page comes"
 
-#: Bytes of the text, and how often everything is run for each round.
+#: Bytes of the text, and runs of each cell for each round.
 TEXT, TURNS = 45 << 20, 3
 QUICK_TEXT, QUICK_TURNS = 2 << 20, 1
-#: What waits for nothing comes first: the others are judged against it.
+#: Policies of ``--epf``; the first, which never sleeps, is the base of the ratios.
 POLICIES = ("none", "all", "smart:50us")
-#: A program, its fast memory and far tier. It packs: its blocks are its own, while the data of
-#: `pigz -d` are pages of files, which nearfar run does not manage.
-PACKS = ("pigz", "-k", "-c", "-p", "4", "-b", "2048", "text")
+#: Compresses, because its blocks are anonymous memory; the data of `pigz -d` are pages of files,
+#: which nearfar run does not manage.
+COMPRESS = ("pigz", "-k", "-c", "-p", "4", "-b", "2048", "text")
 UMD = {"far": "umd:umd"}
 FILE = {"far": "file:far", "far_latency": "100us"}
-CELLS = ((PACKS, "16M", UMD), (PACKS, "28M", UMD), (PACKS, "28M", FILE))
+#: Program, fast memory, far tier.
+CELLS = ((COMPRESS, "16M", UMD), (COMPRESS, "28M", UMD), (COMPRESS, "28M", FILE))
 
 _RUN = (
     "import json, sys\nfrom nearfar import live\nwords, options = json.loads(sys.argv[1])\n"
@@ -41,7 +45,7 @@ _RUN = (
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Every policy in turn, on all processors that there are."""
+    """Run each cell under every policy in turn, on all processors."""
     if (why := live.refused()) is not None:
         inputs.remarks.append(f"{NAME} skipped: {why}")
         return []
@@ -54,8 +58,8 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     cells = []
     for words, fast, far in CELLS:
         options = {"fast": fast, "policy": "tpp", **far}
-        # What it prints, where nothing is managed.
-        right = subprocess.run(words, cwd=folder, capture_output=True, check=True).stdout
+        # The program's output without nearfar.
+        expected = subprocess.run(words, cwd=folder, capture_output=True, check=True).stdout
         cell: dict[str, Any] = {
             "program": " ".join(words),
             "fast": fast,
@@ -64,14 +68,14 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         cell["lived"] = {policy: [] for policy in POLICIES}
         for _ in range(QUICK_TURNS if quick else TURNS * rounds):
             for policy, runs in cell["lived"].items():
-                runs.append(lived(folder, words, {**options, "epf": policy}, right))
+                runs.append(managed(folder, words, {**options, "epf": policy}, expected))
         cells.append(cell)
     inputs.cells += cells
     return rows(cells)
 
 
 def write_text(path: Path, size: int) -> None:
-    """Words of letters at random, the same each time."""
+    """Write random words to a file, the same in every run."""
     draw = random.Random(1)
     letters = "abcdefghijklmnopqrstuvwxyz"
     known = ["".join(draw.choices(letters, k=draw.randint(2, 9))) for _ in range(20_000)]
@@ -80,19 +84,19 @@ def write_text(path: Path, size: int) -> None:
             file.write(" ".join(draw.choices(known, k=2000)) + "\n")
 
 
-def lived(
-    folder: Path, words: Sequence[str], options: Mapping[str, str], right: bytes
+def managed(
+    folder: Path, words: Sequence[str], options: Mapping[str, str], expected: bytes
 ) -> dict[str, float]:
-    """Times and counts of one run, which prints what is right."""
-    asked = json.dumps([list(words), dict(options)])
-    done = subprocess.run([sys.executable, "-c", _RUN, asked], cwd=folder, capture_output=True)
-    said = done.stderr.decode()
+    """Times and counts of one run under `nearfar run`; an error if its output is not expected."""
+    arguments = json.dumps([list(words), dict(options)])
+    done = subprocess.run([sys.executable, "-c", _RUN, arguments], cwd=folder, capture_output=True)
+    errors = done.stderr.decode()
     if done.returncode != 0:
-        raise BenchError(f"nearfar run: {said.strip().splitlines()[-1]}")
-    outcome = json.loads(said[said.index("{") :])
+        raise BenchError(f"nearfar run: {errors.strip().splitlines()[-1]}")
+    outcome = json.loads(errors[errors.index("{") :])
     if outcome["exit_code"] != 0:
         raise BenchError(f"{words[0]} ended with {outcome['exit_code']}: {outcome['why']}")
-    if hashlib.sha256(done.stdout).digest() != hashlib.sha256(right).digest():
+    if hashlib.sha256(done.stdout).digest() != hashlib.sha256(expected).digest():
         raise BenchError(f"{' '.join(words)}: prints something else under nearfar run")
     seen, seconds = outcome["counters"], outcome["seconds"]
     services = max(seen["fetches"], 1)
@@ -111,11 +115,11 @@ def lived(
 
 
 def rows(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Time of those that sleep over that of the one that waits."""
+    """Run time of policies that sleep, as ratios to that of the policy that busy-waits."""
     made = []
     for cell in cells:
         times = {name: [one["seconds"] for one in runs] for name, runs in cell["lived"].items()}
-        # Without a service there is nothing to decide.
+        # Without a fetch the policies do not differ.
         served = any(one["services"] for runs in cell["lived"].values() for one in runs)
         for policy in POLICIES[1:]:
             values = ratios(times[policy], times[POLICIES[0]])
@@ -128,12 +132,12 @@ def rows(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def figures() -> str:
-    """What is judged, as a table of the docs."""
+    """The rows with a goal, as a table of the documentation."""
     return summary(one for one in recorded(NAME)["rows"] if one["goal"])
 
 
 def every_cell() -> str:
-    """Medians of every cell, as a table of the docs."""
+    """Medians of every cell, as a table of the documentation."""
     lines = [
         "| program, fast memory, far tier | epf | s | processor s | processors | faults | services "
         "| predicted, us | took, us | slept | kept a processor |",
@@ -153,5 +157,5 @@ def every_cell() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: By the name that the page has for them.
+#: Tables of docs/validation.md, by name.
 TABLES = {"rows": figures, "cells": every_cell}

@@ -1,4 +1,4 @@
-"""Gains with cold and warm files, and with memory that is read first, beside their prediction."""
+"""Predicted and measured gains of larger pages for cold and warm files, and memory first read."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SUMMARY = "gains of page sizes with cold files and with memory that is read firs
 #: Bytes of the file, and of a quick run's.
 FILE, QUICK_FILE = 32 << 20, 4 << 20
 SIZES, QUICK_SIZES = (64 << 10, 2 << 20), (64 << 10,)
-#: Turns for each round.
+#: Repetitions for each round.
 TURNS = 3
-#: What is run, and where its file is when it starts.
+#: Mode of ``programs/first.c``, and whether its file is in the page cache (warm) at the start.
 PROGRAMS = (
     ("read", "cold"),
     ("read", "warm"),
@@ -39,11 +39,11 @@ PROGRAMS = (
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Each program measured and predicted; times are elapsed, because a disk is waited for."""
+    """Measure and predict each program; in wall time, because cold files wait for the disk."""
     found = ready(inputs, NAME, quick)
     if found is None:
         return []
-    offered, here = found
+    offered, machine_file = found
     compiler = shutil.which("gcc")
     if compiler is None:
         inputs.remarks.append(f"{NAME} skipped: no gcc")
@@ -52,7 +52,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     run([compiler, "-O2", "-o", program, HERE / "first.c"])
     file.write_bytes(os.urandom(QUICK_FILE if quick else FILE))
     with file.open("rb") as opened:
-        # Only what the disk has can leave memory.
+        # Only clean pages can be dropped from the page cache.
         os.fsync(opened.fileno())
     sizes = [size for size in (QUICK_SIZES if quick else SIZES) if size in offered]
     cells: list[dict[str, Any]] = []
@@ -64,7 +64,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             own = measured(command, sizes, TURNS * rounds, file if cache == "cold" else None)
         for cell in own:
             cell |= {"program": mode, "cache": cache}
-        predict(own, command, inputs.scratch / f"{mode}.trace", here, cache)
+        predict(own, command, inputs.scratch / f"{mode}.trace", machine_file, cache)
         cells += own
     inputs.cells += cells
     return rows(cells)
@@ -73,9 +73,9 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 def measured(
     command: list[str], sizes: list[int], turns: int, cold: Path | None
 ) -> list[dict[str, Any]]:
-    """A cell for each page size: seconds of every turn, beside those of 4 KiB pages.
+    """A cell for each page size: seconds of every turn, and those with 4 KiB pages.
 
-    ``cold``: a file that leaves memory before each run.
+    ``cold``: a file to drop from the page cache before each run.
     """
     words = [os.fspath(word) for word in alone(kernel.ENVIRONMENT, command)]
 
@@ -98,7 +98,7 @@ def measured(
 
 
 def rows(cells: list[dict[str, Any]]) -> list[Row]:
-    """The gain of each cell, with its prediction, and how many are near enough."""
+    """The gain of each cell with its prediction, and the share of cells within tolerance."""
     made = []
     for cell in cells:
         found = [100 * gain for gain in gains(cell)]
@@ -113,7 +113,7 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
 
 
 def gain_table() -> str:
-    """A line for each cell: measured with its interval, then predicted, in percent."""
+    """A line for each cell: measured gain with its interval, and predicted gain, percent."""
     lines = ["| program | files | page | measured | predicted |", "|---|---|---|---:|---:|"]
     for cell in recorded(NAME)["cells"]:
         words = [f"`first {cell['program']}`", cell["cache"], short(cell["page_bytes"])]
@@ -122,5 +122,5 @@ def gain_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: By the name that the page has for them.
+#: Tables of docs/validation.md, by name.
 TABLES = {"gains": gain_table}

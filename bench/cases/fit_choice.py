@@ -1,7 +1,7 @@
-"""The page size that `nearfar fit` chooses from rates at a few page sizes, beside the best of all.
+"""The page size that `nearfar fit` chooses from rates at four page sizes, against the best one.
 
-Rates of recorded programs stand for counters: at four page sizes they are measured, at the others
-they are the truth that the choice does not see.
+Rates simulated from captures stand in for hardware counters. The choice sees those at four page
+sizes; those at all sizes are the truth.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from nearfar.workload import bundled
 NAME = "fit-choice"
 SUMMARY = "the page size chosen from rates at four sizes, against the best of ten"
 
-#: What is measured, and all sizes.
+#: Page sizes whose rates the choice sees, and all page sizes.
 MEASURED = (1024, 4096, 16384, 65536)
 SIZES = tuple(1024 << power for power in range(7))
 MEMORY = "50%"
-#: Storages of both papers: machine and name.
+#: Storages of both papers: machine and storage.
 STORAGES = (
     ("desktop-nvm", "nvm-1x"), ("desktop-nvm", "nvm-10x"), ("desktop-nvm", "nvm-100x"),
     ("optane-ssd", "optane-ssd"), ("nvme", "nvme"), ("zram", "zram"), ("desktop-hdd", "hdd"),
 )  # fmt: skip
-#: Programs of `bench/programs` to add, and the part of their size.
+#: Programs of `bench/programs` to add, and the scale of their input.
 CAPTURED, PART = ("sort", "perl"), 0.1
-#: Captures that are no programs of their own: page numbers only.
+#: Bundled captures left out: they only have page numbers.
 LEFT_OUT = ("pigz-pages", "pigz-45-pages")
 QUICK = ("gnugo", "redis")
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Whole runs where there is a view of one, else the bundled capture; two are captured here."""
+    """Judge the choice for bundled views of whole runs, other bundled captures, and two more."""
     views, captures = bundled("views"), bundled()
     traces = {path.stem: path for path in sorted(captures.glob("*.trace"))}
     traces |= {path.stem: path for path in views.glob("*.trace")}
@@ -68,7 +68,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 
 
 def choices(name: str, trace: Path, table: Path) -> list[dict[str, Any]]:
-    """A cell for each storage."""
+    """A cell for each storage. ``table``: where to write the rates for `nearfar fit`."""
     found = paging(
         trace, machine="desktop-nvm", storage=["nvm-1x"], page_sizes=SIZES, memory=MEMORY,
         view="paper", lifetimes="off",
@@ -96,7 +96,7 @@ def choices(name: str, trace: Path, table: Path) -> list[dict[str, Any]]:
 
 
 def judged(rows: Sequence[Mapping[str, Any]], true: Mapping[int, float]) -> dict[str, Any]:
-    """The choice and the truth: sizes, the time lost, and the errors of unseen times."""
+    """Chosen and best size, time lost by choice and by 4 KiB, error at unseen sizes."""
     chosen = next(one for one in rows if one["chosen"])
     among = [size for size in true if size <= max(one["page_bytes"] for one in rows)]
     best = min(among, key=lambda size: true[size])
@@ -114,7 +114,7 @@ def judged(rows: Sequence[Mapping[str, Any]], true: Mapping[int, float]) -> dict
 
 
 def rows(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """How often the choice is good, and how far off times are."""
+    """How often choices are good, the time that they lose, and how often errors are as stated."""
     if not cells:
         return []
     lost = [100 * cell["lost"] for cell in cells]
@@ -131,11 +131,12 @@ def rows(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def share(lost: Sequence[float]) -> float:
+    """Percent of the losses, themselves percent, that are at most 5."""
     return 100 * sum(one <= 5 for one in lost) / len(lost)
 
 
 def figures() -> str:
-    """The figures of the record."""
+    """The record's rows as a Markdown table."""
     return summary(recorded(NAME)["rows"])
 
 
@@ -151,7 +152,7 @@ def programs() -> str:
 
 
 def _cell(cell: Mapping[str, Any]) -> str:
-    """``16K``, or with the best and the time lost: ``16K (32K, 2 %)``."""
+    """The chosen size, ``16K``; if another is best, that size and the time lost: (32K, 2 %)."""
     chosen, best = (units.size(cell[key]) for key in ("chosen_bytes", "best_bytes"))
     return chosen if chosen == best else f"{chosen} ({best}, {units.percent(cell['lost'])})"
 

@@ -1,7 +1,7 @@
-"""A guest's progress on this host by the page size of its memory, beside what is advised.
+"""Speed of a guest by the host's page size for its memory, against the size that is advised.
 
-A guest is a process (QEMU, which emulates the processor). Its memory is limited by a control group,
-with swap on zram; the page size is that which the kernel gives to what asks, as QEMU does.
+The guest is a QEMU process, which emulates the processor. A control group limits its memory, with
+swap on zram. QEMU requests huge pages (``madvise``), and the host allows one size.
 """
 
 from __future__ import annotations
@@ -33,36 +33,37 @@ from nearfar.guest import Guest, Hardware, Node
 NAME = "guest-pages"
 SUMMARY = "a guest's progress with little memory by the host's page size, against what is advised"
 
-#: Workloads of page-size advice (000), and how often one runs in a lap: a second of processor time.
+#: Workloads of page-size advice (paper 000), and their runs in a lap, about a second of processor
+#: time.
 WORKLOADS = {"game": 2, "pdf": 1}
-#: Memory sizes, parts of what a lap touches of QEMU's memory; the largest first.
+#: Memory limits, as shares of QEMU's memory that a lap touches; the largest first.
 PARTS = (0.8, 0.6)
-#: Laps at each memory size, the first of which is not counted: it begins with what the size before
-#: has left in memory.
+#: Laps at each memory size. The first is not counted, because it starts with the resident set of
+#: the previous size.
 LAPS = 4
-#: Page sizes beside 4 KiB.
+#: Page sizes besides 4 KiB.
 SIZES = (16 << 10, 64 << 10, 256 << 10, 2 << 20)
-#: Of a quick run.
+#: Workloads, memory and page sizes of a quick run.
 QUICK, QUICK_PARTS, QUICK_SIZES = ("game",), (0.8,), (64 << 10,)
+#: Bytes of the guest's memory, and of swap.
 MEMORY, SWAP = 320 << 20, 1 << 30
-#: Seconds that a guest may take for all its laps; what thrashes takes longer, and is not repeated.
+#: Time limit of all laps of a boot, seconds. A guest that thrashes exceeds it and is not repeated.
 TIMEOUT = 60
-#: What is asked of `nearfar advise`, by the name of the view. The guest's memory is that which its
-#: workload needs, as in the paper; both machines are files of this repository.
+#: Options of `nearfar advise`, by the name of the view.
 ADVICE = {
     "paper": ("--view", "paper", "--machine", "zram", "--storage", "zram"),
     "machine": ("--view", "machine", "--machine", "zen4-vm", "--storage", "zram"),
 }
-#: What ends a boot before its last lap.
+#: Why a boot ended before its last lap.
 KILLED, LATE, PANIC = "killed for lack of memory", "not done in time", "the guest panicked"
-#: Boots of which one has to go well.
+#: Attempts to boot a guest whose kernel panics.
 TRIES = 4
-#: How many times the kernel is asked to shrink a group.
+#: Attempts to lower a group's limit.
 _TRIES = 20
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Each workload: what it touches, laps at every page size, and what is advised."""
+    """For each workload, time laps at every page size and memory size, and get the advice."""
     cells: list[dict[str, Any]] = []
     try:
         where = kernel.controller(Path("/proc/mounts").read_text())
@@ -78,27 +79,27 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
                 continue
             parts = QUICK_PARTS if quick else PARTS
             with kernel.swapping(SWAP) as lists, kept_memory():
-                asked = [BASE, *QUICK_SIZES] if quick else sizes
-                found = ask_guest(where, work, asked, parts, 1 if quick else rounds)
+                tested = [BASE, *QUICK_SIZES] if quick else sizes
+                found = measure(where, work, tested, parts, 1 if quick else rounds)
             for cell in found:
                 cell["lists"] = lists
             advise(found, work, inputs.scratch, small=quick)
             cells += found
     except (kernel.Unavailable, NearfarError) as error:
-        # What was measured before stays.
+        # Keep the cells measured so far.
         inputs.remarks.append(f"{NAME} {'ended early' if cells else 'skipped'}: {error}")
     inputs.cells += cells
     return rows(cells)
 
 
-def ask_guest(
+def measure(
     where: kernel.Controller,
     work: workload.Workload,
     sizes: Sequence[int],
     parts: Sequence[float],
     rounds: int,
 ) -> list[dict[str, Any]]:
-    """A cell for each page size and memory size: the counts of every lap."""
+    """A cell for each page size and memory size, with the counts of every lap."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         workload.make_inputs(work, folder)
@@ -107,7 +108,7 @@ def ask_guest(
         job = shlex.join(work.command) + (f" <{work.stdin}" if work.stdin else "")
         files["/work/job"] = "".join(f"{job} || exit\n" for _ in again).encode()
         files["/work/laps.sh"] = Path(__file__).parent.parent / "laps.sh"
-        # One lap to warm up, and one in which accessed bits say what it touches.
+        # One lap to warm up, and one in which accessed bits count the touched memory.
         free, ended = tried(where, work, files, BASE, [None, None])
         if ended:
             raise NearfarError(f"{work.name}: {ended} without a limit", 1)
@@ -152,7 +153,7 @@ def ask_guest(
 def tried(
     where: kernel.Controller, work: workload.Workload, *more: Any
 ) -> tuple[list[dict[str, Any]], str]:
-    """As :func:`booted`, again where the guest's kernel panics, as it does at some boots."""
+    """:func:`booted`, repeated if the guest's kernel panics, as it does in some boots."""
     for _ in range(TRIES):
         try:
             return booted(where, work, *more)
@@ -168,12 +169,12 @@ def booted(
     page_bytes: int,
     limits: Sequence[int | None],
 ) -> tuple[list[dict[str, Any]], str]:
-    """Boot with pages of one size; the counts of each lap, under its limit.
+    """Boot a guest with one page size and run a lap under each of ``limits``.
 
-    And what ended it early, if anything did: :data:`LATE` or :data:`KILLED`.
+    Returns the counts of each lap, and :data:`LATE` or :data:`KILLED` if it ended early.
 
     Raises:
-        NearfarError: the guest did not come to its end otherwise.
+        NearfarError: the boot ended early for another reason.
     """
     with (
         kernel.limited_group(where, f"nearfar-bench-{os.getpid()}", None) as group,
@@ -205,7 +206,7 @@ def booted(
 
 
 class Laps:
-    """What the host counts of a guest between the marks that it prints."""
+    """The host's counts of a guest between the lines "begin" and "end" of each lap."""
 
     def __init__(
         self,
@@ -214,7 +215,7 @@ class Laps:
         page_bytes: int,
         limits: Sequence[int | None],
     ) -> None:
-        """``limits``: of the group's memory in each lap, bytes."""
+        """``limits``: the group's limit in each lap, bytes; None to count touched memory."""
         self._where, self._group, self._limits = where, group, limits
         self._page_bytes = page_bytes
         self._text = ""
@@ -223,11 +224,11 @@ class Laps:
         self.found: list[dict[str, Any]] = []
 
     def late(self) -> bool:
-        """Whether they have taken longer than they may."""
+        """Whether the laps have exceeded :data:`TIMEOUT`."""
         return self._began is not None and time.monotonic() - self._began > TIMEOUT
 
     def read(self, _stream: str, written: bytes) -> None:
-        """Take what the guest has written."""
+        """Process output of the guest."""
         *lines, self._text = (self._text + written.decode()).split("\n")
         for line in lines:
             if line == "begin":
@@ -264,7 +265,7 @@ class Laps:
 
 
 def shrink(file: Path, limit: int) -> None:
-    """Set a limit; the kernel frees what is too much, and gives up after some attempts."""
+    """Set a limit below the group's usage, again if the kernel cannot reclaim enough at once."""
     for attempt in range(_TRIES):
         try:
             file.write_text(str(limit))
@@ -276,7 +277,7 @@ def shrink(file: Path, limit: int) -> None:
 
 
 def counts(process: int, page_bytes: int) -> dict[str, float]:
-    """What a process has spent so far, all its threads, and what the machine has swapped."""
+    """Faults and time of a process with all its threads so far, and the machine's swap counts."""
     words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     minor, major, user, system = (int(words[place]) for place in (7, 9, 11, 12))
     tick = os.sysconf("SC_CLK_TCK")
@@ -291,10 +292,10 @@ def counts(process: int, page_bytes: int) -> dict[str, float]:
 
 
 def swapped(page_bytes: int) -> dict[str, int]:
-    """What this machine has swapped so far; while a guest runs nothing else does.
+    """Swap counts of this machine so far; only the guest swaps.
 
-    Pages of 4 KiB that were read back; and of the larger size those that were written in one piece,
-    written in parts, and read back in one piece.
+    ``read_pages`` counts 4 KiB pages swapped in. The others count pages of ``page_bytes``: swapped
+    out whole, split before swap-out, swapped in whole.
     """
     lines = (line.split() for line in Path("/proc/vmstat").read_text().splitlines())
     machine = {name: int(count) for name, count in lines}
@@ -306,20 +307,20 @@ def swapped(page_bytes: int) -> dict[str, int]:
 
 
 def sizes_of(process: int, name: str) -> int:
-    """A sum of ``smaps_rollup``, bytes."""
+    """The field ``name`` of ``smaps_rollup``, bytes."""
     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
 
 
 def spent(lap: dict[str, Any]) -> float:
-    """Seconds of processor time of a lap: with swap on zram nothing else is waited for."""
+    """Processor seconds of a lap: with swap on zram, no time passes waiting for a device."""
     return float(lap["user_seconds"] + lap["system_seconds"])
 
 
 def advise(
     cells: list[dict[str, Any]], work: workload.Workload, scratch: Path, *, small: bool
 ) -> None:
-    """Capture the workload, and add what is advised for it to its cells."""
+    """Capture the workload; add the advised page size and predicted times to its cells."""
     folder = scratch / f"advised-{work.name}"
     folder.mkdir()
     trace = workload.capture(work, folder, small=small).trace
@@ -329,8 +330,8 @@ def advise(
     for cell in cells:
         cell["advised"], cell["predicted_ns"] = {}, {}
     for view, options in ADVICE.items():
-        asked = ("--memory", memory, "--page-sizes", sizes, "--format", "json")
-        found = run(nearfar("advise", trace, *asked, *options)).json()["rows"]
+        more = ("--memory", memory, "--page-sizes", sizes, "--format", "json")
+        found = run(nearfar("advise", trace, *options, *more)).json()["rows"]
         for cell, one in ((cell, one) for cell in cells for one in found):
             if abs(one["memory_fraction"] - cell["part"]) < 1e-9:
                 cell["advised"][view] = one["settable_page_bytes"]
@@ -340,12 +341,12 @@ def advise(
 
 
 def taken(cell: dict[str, Any]) -> list[float]:
-    """Seconds of processor time of each lap."""
+    """Processor seconds of each lap."""
     return [spent(lap) for lap in cell["laps"]]
 
 
 def settings(cells: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The cells of each workload and memory size, by page size."""
+    """Cells grouped by workload and memory size, each group sorted by page size."""
     found: dict[tuple[str, float], list[dict[str, Any]]] = {}
     for cell in cells:
         found.setdefault((cell["workload"], cell["part"]), []).append(cell)
@@ -353,30 +354,30 @@ def settings(cells: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def best(own: list[dict[str, Any]]) -> dict[str, Any]:
-    """The cell whose laps take least at the median."""
+    """The cell with the least median processor time of a lap."""
     own = [cell for cell in own if cell["laps"]]
     return min(own, key=lambda cell: statistics.median(taken(cell)))
 
 
 def as_good(own: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The best cell, and those that cannot be told from it: their intervals overlap."""
+    """The best cell, and those whose interval overlaps its interval."""
     high = interval(taken(best(own)))[1]
     return [cell for cell in own if cell["laps"] and interval(taken(cell))[0] <= high]
 
 
 def chosen(own: list[dict[str, Any]], view: str) -> dict[str, Any]:
-    """The cell of the page size that was advised."""
+    """The cell of the page size that ``view`` advises."""
     return next(cell for cell in own if cell["page_bytes"] == cell["advised"][view])
 
 
 def lost(own: list[dict[str, Any]], cell: dict[str, Any]) -> float:
-    """Percent that a lap takes longer than with the best page size."""
+    """Percent by which the median lap exceeds that of the best page size."""
     least = statistics.median(taken(best(own)))
     return 100 * (statistics.median(taken(cell)) / least - 1)
 
 
 def rows(cells: list[dict[str, Any]]) -> list[Row]:
-    """The laps of each cell, and what the advice comes to at each memory size."""
+    """Lap times of each cell, and the time lost by following the advice at each memory size."""
     made = []
     for cell in (cell for cell in cells if cell["laps"]):
         where = f"{cell['workload']}, {cell['part']:.0%} of the memory, {short(cell['page_bytes'])}"
@@ -399,5 +400,5 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
 
 
 def spread(counts: Sequence[float]) -> str:
-    """The median of counts, and the least and the most."""
+    """The median of counts, and their range."""
     return f"{statistics.median(counts):,.0f} ({min(counts):,.0f} to {max(counts):,.0f})"

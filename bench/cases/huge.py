@@ -1,4 +1,4 @@
-"""A footprint of 10^8 pages: does the study fit in 16 GiB? Slow; only when asked for."""
+"""Memory of a study of 10^8 pages, which must fit in 16 GiB. Slow: runs only with `--huge`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from measure import Row, row
 NAME = "huge"
 SUMMARY = "the default study of 10^8 pages: memory and time (only with --huge)"
 
-#: Pages that the goal is about.
+#: Default of `--huge`, and the least number of pages for which the goal is judged.
 PAGES = 10**8
 
 
 def run_case(inputs: Inputs, pages: int) -> list[Row]:
-    """Every page of 4 KiB in turn, one reference each, and a fifth of them once more."""
+    """Study a trace that references ``pages`` pages in order, then a fifth of them again."""
     refs = pages + pages // 5
     to = inputs.generate("strided", inputs.scratch / "huge.trace", refs, pages)
     found = inputs.measure("study", to)

@@ -1,4 +1,4 @@
-"""Major faults that the kernel counts, beside what `--replacement linux` predicts."""
+"""Major faults under a memory limit: the kernel's counts against `--replacement linux`."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ from programs import PROGRAMS, Program
 NAME = "kernel-faults"
 SUMMARY = "major faults of programs under a memory limit with zram, against the prediction"
 
-#: Memory sizes, as parts of the program's anonymous pages.
+#: Memory sizes, as shares of the program's anonymous pages.
 FRACTIONS = (0.5, 0.6, 0.7, 0.8, 0.9)
-#: Programs of a quick run, and the part of their size.
+#: Programs of a quick run, and the scale of their input.
 QUICK, QUICK_PART = ("sort",), 0.1
-#: Runs of a memory size, for each that is asked for, before what is killed stays without a count.
+#: Maximum runs for each round, because the OOM killer may end some.
 TRIES = 2
-#: A cell with fewer faults is not judged by its error: one batch more or less is most of it.
+#: Cells with fewer faults are not judged: one batch of reclaim would be most of their error.
 FEWEST = 64
-#: Percent, of the share of cells that are near enough.
+#: Tolerances of errors, percent.
 NEAR = (10, 25)
-#: What is predicted: policy, and options of its own. The programs end before the kernel brings its
-#: statistics up to date, unless somebody reads them.
+#: Predictions: policy and its options. The kernel updates its statistics every two seconds, or when
+#: they are read: never during a short program (`old`), or all the time if polled (`exact`).
 PREDICTED = {
     "old": ("linux", ("--statistics-every", "0", "--swappiness", kernel.SWAPPINESS)),
     "exact": ("linux", ("--statistics-every", "1", "--swappiness", kernel.SWAPPINESS)),
     "clock": ("clock", ()),
 }
-#: Frames that the kernel may have more or less than the limit says: it frees 32 pages at once.
+#: Differences in frames for which predictions are also made, as the kernel reclaims 32 at once.
 AROUND = (-32, -16, 0, 16, 32)
-#: The prediction for what a run itself shows of its statistics: `exact` where they were renewed in
-#: it, else `old`.
+#: Stands for the prediction that fits a run: `exact` if statistics were updated in it, else `old`.
 OWN = "own"
-#: The kernel's counts, and which prediction is theirs.
+#: Pairs of counts in a cell and their prediction: statistics not polled, and polled.
 MAIN, SECOND = ("kernel", OWN), ("polled", "exact")
-#: Printed as well: another policy, to see what the comparison can tell apart.
+#: Comparisons of counts with a prediction, by label; the others are controls.
 COMPARED = {
     MAIN: "`linux`, kernel not polled",
     ("kernel", "old"): "`linux` as if never renewed, kernel not polled",
@@ -53,7 +52,7 @@ COMPARED = {
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Every program: without a limit, captured, then at every size."""
+    """Count faults of each program without and under limits; capture it, and predict them."""
     cells: list[dict[str, Any]] = []
     try:
         where = kernel.controller(Path("/proc/mounts").read_text())
@@ -81,10 +80,10 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 def ask_kernel(
     where: kernel.Controller, program: Program, command: list[str], rounds: int
 ) -> list[dict[str, Any]]:
-    """The cells of a program: what the kernel counts, ``rounds`` times not polled and polled."""
+    """A cell for each memory size, with the kernel's counts of ``rounds`` unpolled, polled runs."""
     group = f"nearfar-bench-{os.getpid()}"
     with kernel.swapping(1 << 30) as lists:
-        # Brings the program and its input into the page cache, outside of any limited group.
+        # Read the program and its input into the page cache, charged to no limited group.
         kernel.run_limited(where, command, None, group, poll=False)
         free = kernel.run_limited(where, command, None, group, poll=True)
         if free.exit_code != 0:
@@ -121,27 +120,27 @@ def ask_kernel(
 
 
 def ask_model(cells: list[dict[str, Any]], command: list[str], trace: Path) -> None:
-    """Capture it, and add what is predicted to its cells."""
+    """Capture a program, and add predictions to its cells."""
     capture(command, trace, kernel.ENVIRONMENT, "--no-fetch")
     predict(cells, trace)
 
 
 def ended_well(ran: kernel.Finished) -> bool:
-    """Whether nothing of it was killed for lack of memory, and it did its work."""
+    """Whether the program succeeded, and the OOM killer ended no process."""
     return ran.exit_code == 0 and ran.killed == 0
 
 
 def pairs(cell: dict[str, Any], counts: str, predicted: str) -> list[tuple[int, str]]:
-    """Each count of a cell with the name of its prediction."""
+    """Each count of a cell with the name of its prediction; `steady`: statistics not updated."""
     if predicted != OWN:
         return [(count, predicted) for count in cell[counts]]
-    renewed = Counter(cell[counts]) - Counter(cell["steady"])
+    updated = Counter(cell[counts]) - Counter(cell["steady"])
     old = [(count, "old") for count in cell["steady"]]
-    return [*old, *((count, "exact") for count in renewed.elements())]
+    return [*old, *((count, "exact") for count in updated.elements())]
 
 
 def signed_error(cell: dict[str, Any], counts: str, predicted: str) -> float | None:
-    """Percent that the prediction is above the count, the median; None: not to be judged."""
+    """Median error of the prediction, percent; positive if too high. None: too few faults."""
     found = pairs(cell, counts, predicted)
     if not found or statistics.median(count for count, _ in found) < FEWEST:
         return None
@@ -154,18 +153,18 @@ def signed_error(cell: dict[str, Any], counts: str, predicted: str) -> float | N
 
 
 def errors(cells: Iterable[dict[str, Any]], counts: str, predicted: str) -> list[float]:
-    """Signed errors of the cells that have one."""
+    """The signed errors that are not None."""
     found = (signed_error(cell, counts, predicted) for cell in cells)
     return [error for error in found if error is not None]
 
 
 def share(found: list[float], near: int) -> float:
-    """Percent of the errors that are ``near`` percent at most, above or below."""
+    """Percent of the errors whose magnitude is at most ``near`` percent."""
     return 100 * sum(abs(error) <= near for error in found) / len(found)
 
 
 def figures(case: str, found: list[float], label: str, *, goals: bool) -> list[Row]:
-    """Figures of all errors of one prediction, with or without goals."""
+    """Rows of all errors of one prediction, with or without goals."""
     made = [row(case, f"signed error, all, {label}", found, "%")]
     distance = [abs(statistics.median(found))]
     goal = "<= 10" if goals else ""
@@ -178,7 +177,7 @@ def figures(case: str, found: list[float], label: str, *, goals: bool) -> list[R
 
 
 def rows(cells: list[dict[str, Any]]) -> list[Row]:
-    """The figures of each program, then those of all cells."""
+    """The errors of each program, then those of all cells."""
     made = []
     for name in dict.fromkeys(cell["program"] for cell in cells):
         for compared in (MAIN, SECOND):
@@ -199,7 +198,7 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
 
 
 def conditions(cells: list[dict[str, Any]]) -> str:
-    """How it was measured, as far as the machine decides."""
+    """The conditions of the measurement: control groups, LRU lists, swap, limits."""
     first = cells[0]
     parts = ", ".join(f"{part:.0%}" for part in FRACTIONS)
     charged = max(cell["file_bytes"] for cell in cells)
@@ -211,17 +210,17 @@ def conditions(cells: list[dict[str, Any]]) -> str:
     )
 
 
-#: Files are in the page cache, charged to the group that read them first.
+#: Options of `nearfar paging`. Files stay in the page cache, charged to another group.
 STUDY = (
     *("--lifetimes", "on", "--page-cache", "elsewhere", "--page-sizes", "4K"),
     *("--view", "paper", "--format", "json"),
 )
-#: Any device: faults are counted, not priced.
+#: Any device would do, because only the number of faults is used.
 DEVICE = ("--machine", "desktop-nvm", "--storage", "nvm-1x")
 
 
 def predict(cells: list[dict[str, Any]], trace: Path) -> None:
-    """Add to each cell the pages read back from swap, and the most that the trace holds."""
+    """Add to each cell the predicted swap-ins, and the peak pages of the trace."""
     for cell in cells:
         cell["predicted"], cell["around"] = {}, {}
     for name, (policy, options) in PREDICTED.items():
@@ -235,8 +234,8 @@ def predict(cells: list[dict[str, Any]], trace: Path) -> None:
 
 
 def spare(cell: dict[str, Any]) -> list[int]:
-    """Frames that are the program's as well, most of the time: the limit allows for the most memory
-    that the kernel takes for itself, and where processes come and go that is seldom so much."""
+    """Additional frames that the program has most of the time, in quarters: the limit allows for
+    the peak of kernel memory, which is rare in a program that starts many processes."""
     pages = (cell["kernel_bytes"] - cell["kernel_usual_bytes"]) // kernel.PAGE
     return [pages * part // 4 for part in range(1, 5) if pages * part // 4 > AROUND[-1]]
 
@@ -244,10 +243,10 @@ def spare(cell: dict[str, Any]) -> list[int]:
 def swap_ins(
     trace: Path, frames: Iterable[int], policy: str, *options: str
 ) -> tuple[int, dict[int, int]]:
-    """The most pages that a trace holds, and the pages read back from swap in so many frames."""
+    """The peak pages of a trace, and its swap-ins by number of frames."""
     sizes = ["100%", *(str(each * kernel.PAGE) for each in sorted(frames))]
-    asked = ("--memory", ",".join(sizes), *DEVICE)
-    words = nearfar("paging", trace, *STUDY, *asked, "--replacement", policy, *options)
+    memory = ("--memory", ",".join(sizes), *DEVICE)
+    words = nearfar("paging", trace, *STUDY, *memory, "--replacement", policy, *options)
     rows = run(words).json()["rows"]
-    whole = next(each["frames"] for each in rows if each["memory_fraction"] is not None)
-    return whole, {each["frames"]: each["swap_ins"] for each in rows}
+    peak = next(each["frames"] for each in rows if each["memory_fraction"] is not None)
+    return peak, {each["frames"]: each["swap_ins"] for each in rows}

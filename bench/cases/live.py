@@ -1,4 +1,4 @@
-"""``nearfar run`` beside swap on zram: processor time of the same work in as much memory."""
+"""Processor time of random references under ``nearfar run``, against swap on zram."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from nearfar import live
 NAME = "live"
 SUMMARY = "nearfar run against swap on zram: processor time of random references"
 
-#: Pages of the program, references, and how many times everything is repeated for each round.
+#: Pages of the program, references, and repetitions for each round.
 PAGES, REFERENCES, TURNS = 16384, 100_000, 7
 QUICK_PAGES, QUICK_REFERENCES, QUICK_TURNS = 2048, 5_000, 1
-#: Part of the pages that is kept in memory.
+#: Share of the pages that fits in fast memory.
 PART = 0.5
-#: `none` moves nothing: what the runtime itself costs.
+#: `none` moves no pages: it shows the cost of the runtime itself.
 POLICIES = ("none", "tpp", "nomad", "ssp")
-#: As quick a compressor as the kernel's own (lzo-rle).
+#: A compressor about as fast as zram's lzo-rle.
 FAR = "lz4"
-#: Runs under a limit of which one has to go well.
+#: Attempts at a run under a limit, until one succeeds.
 TRIES = 5
-#: Seconds of the program where all fits: references for each of the others.
+#: Factor of the references if all pages fit, so that the program runs for seconds.
 LONGER = 300
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Pairs, one after the other, on one processor; the peer's time is that of its process."""
+    """Time `nearfar run` and its peer in turn, on one processor."""
     if (why := live.refused()) is not None:
         inputs.remarks.append(f"{NAME} skipped: {why}")
         return []
@@ -65,12 +65,12 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 def against_swap(
     where: kernel.Controller, words: Sequence[str], fast: int, turns: int
 ) -> list[Row]:
-    """Rows of one mix of references."""
+    """Ratios of processor time for one mix of references; ``words`` is its command."""
     swapped, lived = [], {policy: [] for policy in POLICIES}
-    faults, hints = [], {policy: [] for policy in POLICIES}
+    faults, promotions = [], {policy: [] for policy in POLICIES}
     group = f"nearfar-bench-{os.getpid()}"
     for _ in range(turns):
-        # The kernel ends some of them for lack of memory, as it does in `kernel-faults`.
+        # The OOM killer ends some runs, as it does in `kernel-faults`.
         tries = (kernel.run_limited(where, words, fast, group, poll=False) for _ in range(TRIES))
         ran = next((one for one in tries if one.exit_code == 0), None)
         if ran is None:
@@ -80,7 +80,7 @@ def against_swap(
         for policy in POLICIES:
             outcome = managed(words, fast, policy)
             lived[policy].append(seconds(outcome))
-            hints[policy].append(outcome.counters["promotions"])
+            promotions[policy].append(outcome.counters["promotions"])
     made = []
     _, pages, references, writes, order = words
     for policy in POLICIES:
@@ -91,14 +91,14 @@ def against_swap(
             NAME, f"{policy} / zram, {order}, {writes} % writes", values, "x", goal=goal, cores=1,
             note=f"{FAR}; {pages} pages, {references} references, {PART:.0%} of the pages fast; "
             f"{sum(faults) // turns:,} faults from zram, "
-            f"{sum(hints[policy]) // turns:,} promotions",
+            f"{sum(promotions[policy]) // turns:,} promotions",
         )  # fmt: skip
         made.append(judged(one, values))
     return made
 
 
 def fits(program: Path, pages: int, references: int, turns: int) -> list[Row]:
-    """What it costs where everything fits, and a hint fault on the manager's own processor."""
+    """The overhead if all pages fit, and the cost of a fault on a page in shared memory."""
     words = [str(program), str(pages), str(LONGER * references), "50", "zipf"]
     roomy = 2 * pages * kernel.PAGE
     alone, lived = [], []
@@ -128,16 +128,16 @@ def managed(
     far: str = FAR,
     environment: Mapping[str, str] | None = None,
 ) -> live.Outcome:
-    """One run, tied to one processor, in a process of its own; what it prints is dropped."""
+    """Run a program under `nearfar run`, pinned to one processor; its output is discarded."""
     script = (
         "import json, os, sys\nfrom nearfar import live\n"
         "os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})\n"
         "words, options = json.loads(sys.argv[1])\n"
         "print(live.run(words, **options).to_json(), file=sys.stderr)"
     )
-    asked = json.dumps([list(words), {"fast": str(fast), "policy": policy, "far": far}])
+    request = json.dumps([list(words), {"fast": str(fast), "policy": policy, "far": far}])
     done = subprocess.run(
-        [sys.executable, "-c", script, asked], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        [sys.executable, "-c", script, request], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         text=True, env=environment,
     )  # fmt: skip
     if done.returncode != 0:
@@ -150,12 +150,12 @@ def managed(
 
 
 def seconds(outcome: live.Outcome) -> float:
-    """Processor time of the program and its manager."""
+    """Processor seconds of the program and its manager."""
     return outcome.user_seconds + outcome.system_seconds
 
 
 def processor_seconds(words: Sequence[str]) -> float:
-    """Processor time of a program alone, on the same processor."""
+    """Processor seconds of a program without nearfar, on the same processor."""
     core = max(os.sched_getaffinity(0))
     child = subprocess.Popen(
         words, stdout=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, {core})
@@ -168,9 +168,9 @@ def processor_seconds(words: Sequence[str]) -> float:
 
 
 def figures() -> str:
-    """What is judged, as a table of the docs."""
+    """The record's rows as a Markdown table."""
     return summary(recorded(NAME)["rows"])
 
 
-#: By the name that the page has for it.
+#: Tables of docs/validation.md, by name.
 TABLES = {"rows": figures}

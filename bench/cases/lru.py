@@ -1,4 +1,4 @@
-"""Exact LRU at every memory size at once against a plain Fenwick tree."""
+"""Speed of exact LRU curves, for all memory sizes at once, against a plain Fenwick tree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SUMMARY = "exact LRU curves, all sizes at once, against a plain Fenwick tree"
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """One core, page numbers in memory; the engine refuses to go on if a distance differs."""
+    """Time both on one core; `nearfar-bench` fails if any of their stack distances differ."""
     rows = []
     for name, trace in (("capture", inputs.captured), ("zipf", inputs.zipf)):
         for page_bytes in (4096, 512):

@@ -1,6 +1,6 @@
-"""Major faults that a guest's kernel counts, beside what `--replacement mglru` predicts.
+"""Major faults under a memory limit in a guest, against `--replacement mglru`.
 
-The guest has Debian's 6.12, whose multi-generational LRU is on; `limited.sh` runs there.
+The guest runs Debian's Linux 6.12 with multi-generational LRU, and in it `limited.sh`.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ SUMMARY = "major faults in a guest with multi-generational LRU, against the pred
 PARTS = (50, 60, 70, 80, 90)
 #: The policy under test, and others as controls.
 OURS, OTHERS = "mglru", ("linux", "clock", "lru")
-#: What the programs need in the guest. Left out are those that are part of this Python, that are
-#: several processes, or that take minutes under emulation.
+#: Programs, and the packages that they need in the guest. Left out are programs in this Python,
+#: those of several processes, and those that take minutes under emulation.
 PACKAGES = {
     "sort": ["coreutils"],
     "perl": ["perl-base"],
     "graph": ["libc6"],
     "cc1": ["cpp-12"],
 }
-#: Programs of a quick run, the part of their size, and the memory sizes.
+#: Programs of a quick run, the scale of their input, and the memory sizes.
 QUICK, QUICK_PART, QUICK_PARTS = ("graph",), 0.1, (90,)
-#: What programs see, in the guest (`limited.sh`) and when they are captured.
+#: Environment of the programs, in the guest (`limited.sh`) and when they are captured.
 ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
-#: Seconds that the guest may take for all programs.
+#: Time limit of the guest for all programs, seconds.
 TIMEOUT = 7200
+#: Bytes of the guest's memory and swap.
 MEMORY, SWAP = 1536 << 20, 1 << 30
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Every program in one guest, at every size; then captured and predicted."""
+    """Count faults of every program at every size in one guest; then capture and predict it."""
     chosen = {}
     for program in PROGRAMS:
         missing = program.missing()
@@ -62,7 +63,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         inputs.remarks.append(f"{NAME} skipped: there is no QEMU to capture with")
         return []
     try:
-        cells = ask_guest(chosen, rounds, QUICK_PARTS if quick else PARTS)
+        cells = measure(chosen, rounds, QUICK_PARTS if quick else PARTS)
     except NearfarError as error:
         inputs.remarks.append(f"{NAME} skipped: {error}")
         return []
@@ -72,23 +73,23 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     return rows(cells)
 
 
-def ask_guest(
+def measure(
     chosen: dict[Path, tuple[Program, list[str]]], rounds: int, parts: Iterable[int]
 ) -> list[dict[str, Any]]:
-    """What the guest's kernel counts: a cell for each program and size."""
-    asked, packages = [], set[str]()
+    """Run programs, given by their folders, in a guest; a cell for each program and size."""
+    lines, packages = [], set[str]()
     files: dict[str, Path | bytes] = {
         "/work/limited.sh": HERE.parent / "limited.sh",
         str(HERE): HERE,
     }
     for folder, (program, command) in chosen.items():
-        # The guest has its own /tmp.
+        # The folder lies elsewhere in the guest, which mounts its own /tmp.
         there = f"/work/{program.name}"
         files[there] = folder
         words = shlex.join(word.replace(str(folder), there) for word in command)
-        asked.append(f"{program.name} {','.join(map(str, parts))} {rounds} {words}\n")
+        lines.append(f"{program.name} {','.join(map(str, parts))} {rounds} {words}\n")
         packages.update(PACKAGES[program.name])
-    files["/work/asked"] = "".join(asked).encode()
+    files["/work/asked"] = "".join(lines).encode()
     done = Guest(
         "x86_64",
         Hardware((Node(memory=MEMORY, cpus=1),)),
@@ -100,10 +101,10 @@ def ask_guest(
 
 
 def parse(text: str) -> list[dict[str, Any]]:
-    """Cells of what ``limited.sh`` prints.
+    """Parse the output of ``limited.sh`` into cells.
 
     Raises:
-        BenchError: it ended early, or a program failed without a limit.
+        BenchError: the output is incomplete, or a program failed without a limit.
     """
     about: dict[str, str] = {}
     cells: dict[tuple[str, str], dict[str, Any]] = {}
@@ -120,7 +121,7 @@ def parse(text: str) -> list[dict[str, Any]]:
                 raise BenchError(f"{name}: ended with {code} in the guest, without a limit")
             about |= {"anonymous_pages": frames, "kernel_bytes": own}
         else:
-            name, part, frames, beside, code, killed, major, file_bytes = words
+            name, part, frames, polled, code, killed, major, file_bytes = words
             key = name, part
             cell = cells.setdefault(
                 key,
@@ -140,7 +141,7 @@ def parse(text: str) -> list[dict[str, Any]]:
                 },
             )
             if code == "0" and killed == "0":
-                cell["kernel" if beside == "1" else "alone"].append(int(major))
+                cell["kernel" if polled == "1" else "alone"].append(int(major))
             else:
                 cell["killed"] += 1
             cell["file_bytes"] = max(cell["file_bytes"], int(file_bytes))
@@ -148,7 +149,7 @@ def parse(text: str) -> list[dict[str, Any]]:
 
 
 def ask_model(cells: list[dict[str, Any]], command: list[str], trace: Path) -> None:
-    """Capture it, and add what is predicted to its cells."""
+    """Capture a program, and add predictions to its cells."""
     capture(command, trace, ENVIRONMENT, "--no-fetch")
     frames = {cell["frames"] for cell in cells}
     for cell in cells:
@@ -162,7 +163,7 @@ def ask_model(cells: list[dict[str, Any]], command: list[str], trace: Path) -> N
 
 
 def rows(cells: list[dict[str, Any]]) -> list[Row]:
-    """The counts of each cell beside what is predicted, then all errors."""
+    """The counts of each cell with the predictions, then the errors of all cells."""
     made = []
     for cell in cells:
         label = f"{cell['program']}, {cell['part']:.0%}, {cell['frames']} frames"
@@ -181,13 +182,13 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
 
 
 def overall() -> str:
-    """A summary of all cells, by policy."""
+    """The rows over all cells, by policy."""
     counted = ("signed error", "distance", "cells", "runs")
     return summary(one for one in recorded(NAME)["rows"] if one["name"].startswith(counted))
 
 
 def every_cell() -> str:
-    """The recorded cells as a table of the docs."""
+    """The recorded cells as a table of the documentation."""
     return "\n".join(table(recorded(NAME)["cells"])) + "\n"
 
 
@@ -212,12 +213,12 @@ def table(cells: list[dict[str, Any]]) -> list[str]:
 
 
 def spread(counts: list[int]) -> str:
-    """The median, with minimum and maximum if runs differ."""
+    """The median of counts, with their range if they differ."""
     if not counts:
         return "not counted"
     between = f" ({min(counts):,} to {max(counts):,})" if len({*counts}) > 1 else ""
     return f"{statistics.median(counts):,.0f}{between}"
 
 
-#: By the name that the page has for them.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": overall, "cells": every_cell}

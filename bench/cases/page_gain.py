@@ -1,4 +1,4 @@
-"""Processor time that larger pages gain on this machine, beside what `--view machine` predicts."""
+"""Processor time that larger pages save on this machine, against `--view machine`."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ from nearfar.paging_findings import PARTS
 NAME = "page-gain"
 SUMMARY = "gains of page sizes that programs have on this machine, against the prediction"
 
-#: Part of a program's size in `bench/programs`: half a second of processor time or two.
+#: Scale of a program's input, and exceptions: half a second of processor time or two.
 PART, OTHERWISE = 3.0, {"cc1": 1.5, "shell": 1.0, "node": 2.0, "graph": 6.0}
-#: Programs of a quick run, the part of their size, and the page sizes.
+#: Programs of a quick run, the scale of their input, and the page sizes.
 QUICK, QUICK_PART, QUICK_SIZES = ("sort",), 0.1, (64 << 10,)
-#: Turns, for each round that is asked for: every page size once, the base between every two.
+#: Repetitions for each round; each runs every page size once, with 4 KiB next to it.
 TURNS = 2
-#: From which size on the kernel tells a host of free memory: 2 to this power of pages.
+#: The smallest order of free blocks that a virtual machine reports to its host, and the largest
+#: value of this parameter.
 REPORTING, LARGEST = Path("/sys/module/page_reporting/parameters/page_reporting_order"), "10"
-#: Which parts of the time the kernel spends.
+#: Terms of the predicted time that are kernel time.
 SYSTEM = ("fault_ns", "io_ns", "start_ns")
 STUDY = ("--memory", "100%", "--lifetimes", "on", "--view", "machine")
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """The machine measured, then each program measured and predicted."""
+    """Measure the machine, then measure and predict each program."""
     found = ready(inputs, NAME, quick)
     if found is None:
         return []
-    sizes, here = found
+    sizes, machine_file = found
     cells: list[dict[str, Any]] = []
     for program in PROGRAMS:
         missing = program.missing()
@@ -57,20 +58,21 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             folder.mkdir()
             part = QUICK_PART if quick else OTHERWISE.get(program.name, PART)
             command = program.make(folder, part)
-            asked = QUICK_SIZES if quick else sizes
+            tested = QUICK_SIZES if quick else sizes
             print(f"bench: {NAME}: {program.name}", file=sys.stderr)
             with kept_memory():
-                found = measured(program, command, asked, TURNS * rounds)
-            predict(found, command, folder / "trace", here)
+                found = measured(program, command, tested, TURNS * rounds)
+            predict(found, command, folder / "trace", machine_file)
             cells += found
-            # A capture with its fetches is large.
+            # Captures with instruction fetches are large.
             shutil.rmtree(folder)
     inputs.cells += cells
     return rows(cells)
 
 
 def ready(inputs: Inputs, name: str, quick: bool) -> tuple[list[int], Path] | None:
-    """The page sizes of this machine and a description of it; None, with a remark, without them."""
+    """The page sizes of this machine, and its measured machine file; None, with a remark, if the
+    case cannot run here."""
     try:
         sizes = [size for size in switches() if size <= 2 << 20]
     except NearfarError as error:
@@ -80,26 +82,26 @@ def ready(inputs: Inputs, name: str, quick: bool) -> tuple[list[int], Path] | No
         why = "there is no QEMU to capture with" if os.geteuid() == 0 else "it needs root"
         inputs.remarks.append(f"{name} skipped: {why}")
         return None
-    here = inputs.scratch / "here.toml"
-    words = nearfar("machine", "measure", "--storage", inputs.scratch, "--force", "-o", here)
-    run([*words, *(["--quick"] if quick else [])], discard=True)
-    measured_here = here.read_text(encoding="utf-8")
-    if "[tlb.walk]" not in measured_here:
+    machine_file = inputs.scratch / "here.toml"
+    words = nearfar("machine", "measure", "--storage", inputs.scratch, "--force")
+    run([*words, "-o", machine_file, *(["--quick"] if quick else [])], discard=True)
+    machine = machine_file.read_text(encoding="utf-8")
+    if "[tlb.walk]" not in machine:
         why = "nothing is known of the page walks of this processor"
         inputs.remarks.append(f"{name} skipped: {why}")
         return None
-    inputs.machine_file = measured_here
-    return sizes, here
+    inputs.machine_file = machine
+    return sizes, machine_file
 
 
 @contextmanager
 def kept_memory() -> Iterator[None]:
-    """Free memory stays with this virtual machine: whether the host has to find it again would
-    decide more than the page size does, and is another machine's business."""
+    """Stop this virtual machine from returning free memory to the host, whose reallocation would
+    cost more than the page size gains."""
     with undoing("reporting") as undo:
         if REPORTING.exists():
             undo.later("write", REPORTING, REPORTING.read_text(encoding="ascii").strip())
-            # The largest blocks only, of which programs leave few.
+            # Report only the largest blocks, few of which become free.
             REPORTING.write_text(LARGEST, encoding="ascii")
         yield
 
@@ -107,7 +109,7 @@ def kept_memory() -> Iterator[None]:
 def measured(
     program: Program, command: list[str], sizes: Sequence[int], turns: int
 ) -> list[dict[str, Any]]:
-    """A cell for each page size: seconds of processor time of every turn, and what was obtained."""
+    """A cell for each page size: processor seconds of every turn, and huge pages obtained."""
     times: dict[int, list[list[float]]] = {size: [] for size in (BASE, *sizes)}
     cells = {
         size: {
@@ -130,11 +132,11 @@ def measured(
             raise BenchError(f"{command[0]}: ended with {ran.exit_code}")
         return [ran.user_seconds, ran.system_seconds], (after or 0) - (before or 0)
 
-    # Reads its files into the page cache, and has the host back the memory.
+    # Read the program's files into the page cache, and make the host allocate the memory.
     once(BASE)
     for turn in range(turns):
         order = list(sizes) if turn % 2 else list(reversed(sizes))
-        # The base between two others: it is next to both.
+        # Run the base page size between two others, so that it is adjacent to both.
         for pair in (order[at : at + 2] for at in range(0, len(order), 2)):
             for size in (pair[0], BASE, *pair[1:]):
                 spent, obtained = once(size)
@@ -151,12 +153,12 @@ def measured(
 def predict(
     cells: list[dict[str, Any]], command: list[str], trace: Path, here: Path, cache: str = "warm"
 ) -> None:
-    """Capture it if there is no trace, and add the terms of its time at each page size."""
+    """Capture the program unless there is a trace; predict its seconds on ``here``, by term."""
     if not trace.exists():
         capture(command, trace, kernel.ENVIRONMENT)
     sizes = ",".join(str(size) for size in (BASE, *(cell["page_bytes"] for cell in cells)))
-    asked = ("--machine", here, "--page-sizes", sizes, "--page-cache", cache, "--format", "json")
-    found = run(nearfar("paging", trace, *STUDY, *asked)).json()["rows"]
+    more = ("--machine", here, "--page-sizes", sizes, "--page-cache", cache, "--format", "json")
+    found = run(nearfar("paging", trace, *STUDY, *more)).json()["rows"]
     rows = {each["page_bytes"]: each for each in found}
     for cell in cells:
         for name, size in (("predicted", cell["page_bytes"]), ("predicted_base", BASE)):
@@ -167,43 +169,43 @@ def predict(
 
 
 def gains(cell: dict[str, Any]) -> list[float]:
-    """Part of the processor time that each turn gained over the base next to it."""
+    """Share of processor time that each turn saves over the adjacent turn of the base."""
     pairs = zip(cell["spent"], cell["base"], strict=True)
     return [1 - sum(spent) / sum(base) for spent, base in pairs]
 
 
 def predicted_gain(cell: dict[str, Any]) -> float:
-    """Part of the time that the page size is predicted to gain."""
+    """Share of the time that the page size is predicted to save."""
     return 1 - sum(cell["predicted"].values()) / sum(cell["predicted_base"].values())
 
 
 def shown(cell: dict[str, Any]) -> bool:
-    """Whether the measured gain or loss exceeds its interval."""
+    """Whether the measured gain or loss is significant: its interval excludes 0."""
     low, high = interval(gains(cell))
     return low > 0 or high < 0
 
 
 def right_sign(cell: dict[str, Any]) -> bool:
-    """Whether a gain was predicted where one was measured, and a loss where one was."""
+    """Whether predicted and measured gain have the same sign."""
     return predicted_gain(cell) * statistics.median(gains(cell)) > 0
 
 
 def near(cell: dict[str, Any]) -> bool:
-    """Whether the prediction is as near to the measured gain as `advise` takes it to be."""
+    """Whether the predicted gain is within the error that `advise` assumes."""
     gain = statistics.median(gains(cell))
     return abs(predicted_gain(cell) - gain) <= gain_error(gain)
 
 
 def inside(cell: dict[str, Any]) -> bool:
-    """Whether the predicted gain lies in the interval of what was measured."""
+    """Whether the predicted gain lies in the interval of the measured gain."""
     low, high = interval(gains(cell))
     return low <= predicted_gain(cell) <= high
 
 
 def apart(cell: dict[str, Any]) -> dict[str, float]:
-    """How far predicted and measured gains are apart, of the program's own time and the kernel's.
+    """Predicted less measured gain in user time (``program``) and in kernel time (``kernel``).
 
-    Parts of the processor time of the base, as measured and as predicted.
+    Each gain is a share of the whole processor time of the base.
     """
     own = [term for term in cell["predicted"] if term not in SYSTEM]
     system = [term for term in cell["predicted"] if term in SYSTEM]
@@ -218,7 +220,7 @@ def apart(cell: dict[str, Any]) -> dict[str, float]:
 
 
 def rows(cells: list[dict[str, Any]]) -> list[Row]:
-    """The gain of each cell, and how the predictions do over all."""
+    """The gain of each cell, and the accuracy of all predictions."""
     made = []
     for cell in cells:
         found = [100 * gain for gain in gains(cell)]

@@ -1,4 +1,4 @@
-"""The default paging study of the capture against libCacheSim and against mere decoding."""
+"""Speed of the default paging study of the capture against libCacheSim, and against decoding."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ SUMMARY = "the default study of the capture against libCacheSim's Clock and agai
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """One core against the peer; all cores against decoding on one."""
+    """Time the study on one core against libCacheSim, and on all against decoding on one."""
     trace = inputs.captured
     sizes = [512, 65536] if quick else [512, 4096, 65536, 2**21]
     done = compare(inputs, trace, sizes, [0.2, 0.8], rounds)
     records = done.study["records"]
 
     def whole(count: int) -> list[float]:
+        """Time of ``count`` runs of libCacheSim over that of the study, each round."""
         return [count * a / b for a, b in zip(done.run_seconds, done.study_seconds, strict=True)]
 
     rows = [

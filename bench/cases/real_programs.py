@@ -1,7 +1,7 @@
-"""Real programs under `nearfar run` with little fast memory: do they say what they say alone?
+"""Real programs under `nearfar run` with little fast memory: is their output the same as without?
 
-Each runs alone first, which says what it prints and how much memory one process of it needs; then
-with parts of that memory, by policy and far tier. Every cell is recorded, failures too.
+Each program first runs alone, for its output and the memory that one of its processes needs. Then
+it runs with fractions of that memory, under each policy and far tier. Failures are recorded too.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from nearfar.run_folder import open_run
 NAME = "real-programs"
 SUMMARY = "real programs under nearfar run with little fast memory: the same output?"
 
-#: Parts of what a process needs that are fast, and what decides where the rest lies.
+#: Fast memory as shares of what a process needs, policies, and far tiers.
 PARTS, POLICIES, TIERS = (0.25, 0.5, 0.75), ("ssp", "nomad"), ("zstd", "file")
 QUICK_PARTS, QUICK_POLICIES, QUICK_TIERS = (0.25,), ("ssp",), ("zstd",)
 #: Programs of a quick run.
 QUICK = ("numpy", "sqlite")
-#: Seconds that a cell may take.
+#: Time limit of a cell, seconds.
 TIMEOUT = 60
-#: Loads of one dump, each by a new server, and processes that keep the processors busy meanwhile.
+#: New servers that load the same dump, and processes that meanwhile keep the processors busy.
 LOADS, BUSY = 200, 6
 SOURCES = HERE / "live"
-#: By name: what it is, what it is made with and of, and its command; `{here}` is the folder of
-#: sources, `{made}` what was made, `{folder}` a new folder.
+#: By name: description, commands that build it, and its command. `{here}` is the folder of
+#: sources, `{made}` that of build results, `{folder}` a new folder.
 PROGRAMS: dict[str, tuple[str, list[list[str]], list[str]]] = {
     "numpy": ("arrays, in Python", [], [sys.executable, "{here}/arrays.py"]),
     "sqlite": (
@@ -74,12 +74,12 @@ PROGRAMS: dict[str, tuple[str, list[list[str]], list[str]]] = {
     ),
     "forks": ("a process and its copies, in Python", [], [sys.executable, "{here}/forks.py"]),
 }  # fmt: skip
-#: A program that cannot be managed, and what it is told.
+#: Builds a static program, which `nearfar run` refuses.
 STATIC = ["go", "build", "-o", "{made}/static", "{here}/objects.go"]
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """All programs; each cell once a round."""
+    """Run all programs alone, then each cell once a round."""
     if (why := live.refused()) is not None:
         inputs.remarks.append(f"{NAME} skipped: {why}")
         return []
@@ -110,7 +110,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 
 
 def rows(cells: Sequence[dict[str, Any]]) -> list[Row]:
-    """How many cells there are, and in how many the output was not the program's own."""
+    """The number of cells by outcome."""
     made = []
     for outcome, goal in (("same", ""), ("different", "<= 0"), ("ended", "<= 0"), ("late", "")):
         count = sum(cell["outcome"] == outcome for cell in cells)
@@ -129,7 +129,7 @@ def _filled(words: Sequence[str], made: Path, folder: Path) -> list[str]:
 
 
 def _prepared(inputs: Inputs, name: str, step: Sequence[str], made: Path) -> bool:
-    """Do what the program is made with; a remark if it cannot be."""
+    """Run a step of the build, if it has arguments; False, with a remark, if not installed."""
     words = _filled(step, made, made)
     if words[0].startswith(str(made)):
         return True
@@ -145,7 +145,8 @@ def _prepared(inputs: Inputs, name: str, step: Sequence[str], made: Path) -> boo
 
 
 def alone(command: Sequence[str], made: Path) -> tuple[str, int, float]:
-    """The digest of what it prints, most private memory of one of its processes, and seconds."""
+    """Run a command without nearfar: digest of its output, peak private memory of its largest
+    process, seconds."""
     with tempfile.TemporaryDirectory() as text, tempfile.TemporaryFile() as output:
         Path(text).chmod(0o755)
         began = time.monotonic()
@@ -161,7 +162,7 @@ def alone(command: Sequence[str], made: Path) -> tuple[str, int, float]:
 
 
 def live_descendants(root: int) -> list[int]:
-    """A process and all that come from it."""
+    """A process and its descendants."""
     family = [root]
     for pid in family:
         try:
@@ -174,7 +175,7 @@ def live_descendants(root: int) -> list[int]:
 
 
 def _private(pid: int) -> int:
-    """Bytes of anonymous memory."""
+    """Resident anonymous bytes of a process; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -195,13 +196,14 @@ def managed(
     expected: str,
     timeout: int = TIMEOUT,
 ) -> dict[str, Any]:
-    """One run: its outcome (same, different, ended, late), its time and what moved."""
+    """One run under nearfar: its outcome (same or different output, ended: failed, late), seconds
+    and counters."""
     with tempfile.TemporaryDirectory() as text:
-        folder, told = Path(text), Path(text) / "told.run"
+        folder, run_folder = Path(text), Path(text) / "told.run"
         folder.chmod(0o777)
         far = f"file:{folder}/far" if tier == "file" else tier
         words = [sys.executable, "-m", "nearfar", "run", "--fast", str(fast), "--far", far]
-        words += ["--policy", policy, "-o", str(told), "--", *_filled(command, made, folder)]
+        words += ["--policy", policy, "-o", str(run_folder), "--", *_filled(command, made, folder)]
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             child = subprocess.Popen(
                 words, stdout=output, stderr=errors, cwd=folder, start_new_session=True
@@ -215,15 +217,15 @@ def managed(
                 return {"outcome": "late", "seconds": timeout, "why": ""}
             output.seek(0)
             errors.seek(0)
-            digest, said = _digest(output.read()), errors.read().decode(errors="replace")
-        if not told.exists():
-            return {"outcome": "ended", "seconds": 0.0, "why": said.strip()[-300:]}
-        found = json.loads(open_run(told).result.to_json())
+            digest, messages = _digest(output.read()), errors.read().decode(errors="replace")
+        if not run_folder.exists():
+            return {"outcome": "ended", "seconds": 0.0, "why": messages.strip()[-300:]}
+        found = json.loads(open_run(run_folder).result.to_json())
     same = "same" if digest == expected and found["exit_code"] == 0 else "different"
     seen = found["counters"]
     return {
         "outcome": "ended" if found["why"] or found["exit_code"] else same,
-        "why": found["why"] or (said.strip()[-300:] if found["exit_code"] else ""),
+        "why": found["why"] or (messages.strip()[-300:] if found["exit_code"] else ""),
         "seconds": round(found["seconds"], 2),
         "processor_seconds": round(found["user_seconds"] + found["system_seconds"], 2),
         "images": found["images"],
@@ -237,7 +239,7 @@ def managed(
 
 
 def many_loads(inputs: Inputs) -> list[dict[str, Any]]:
-    """Loads of one dump by new servers, with as many busy processes beside them."""
+    """A cell of :data:`LOADS` servers that load a dump, next to :data:`BUSY` busy processes."""
     if shutil.which("redis-server") is None:
         return []
     command = [sys.executable, "{here}/redis.py", "{folder}", "8000"]
@@ -259,7 +261,7 @@ def many_loads(inputs: Inputs) -> list[dict[str, Any]]:
 
 
 def refused(inputs: Inputs) -> list[dict[str, Any]]:
-    """The line that a static program is refused with."""
+    """A cell of a static program: whether `nearfar run` refuses it, and its message."""
     if shutil.which("go") is None:
         return []
     _prepared(inputs, "static", STATIC, inputs.scratch)
@@ -292,10 +294,10 @@ def every_cell() -> str:
 
 
 def _shown(cell: dict[str, Any]) -> str:
-    """The seconds that a cell took with the program's own output, or what became of it."""
+    """The seconds of a cell with the same output, else its outcome."""
     outcome: str = cell["outcome"]
     return f"{cell['seconds']:.1f} s" if outcome == "same" else outcome
 
 
-#: By the name that the page has for them.
+#: Tables of docs/validation.md, by name.
 TABLES = {"cells": every_cell}

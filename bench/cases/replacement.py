@@ -1,4 +1,4 @@
-"""The default study under each policy of Linux against the same under CLOCK."""
+"""Speed of the default paging study under Linux's replacement policies, against CLOCK."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SUMMARY = "the default study under Linux's policies against the same under CLOCK
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """One core, decoding and the TLB included."""
+    """Time whole studies on one core, with decoding and the TLB."""
     rows = []
     for name, trace in (("capture", inputs.captured), ("zipf", inputs.zipf)):
         seconds: dict[str, list[float]] = {"clock": [], "linux": [], "mglru": []}

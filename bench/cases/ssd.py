@@ -1,4 +1,4 @@
-"""The ssd study on pigz, and the flash below it on a stream that collects all the time."""
+"""Speed of the ssd study on pigz, and of the flash simulation under constant garbage collection."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from measure import Row, row
 NAME = "ssd"
 SUMMARY = "the ssd study on pigz, and flash commands of a drive that collects all the time"
 POLICIES = ("none", "all", "smart:50us")
-#: MQSim (CMU-SAFARI/MQSim@7ec40e3) on one core, measured once on such a machine: its three sample
-#: workloads, and a small geometry on which it collects. Its figures, not ours.
+#: MQSim (CMU-SAFARI/MQSim@7ec40e3), measured once on one core of a similar machine: its three
+#: sample workloads, and a small geometry on which it collects garbage.
 MQSIM = "MQSim, measured once: 0.59 M commands/s and 0.119 M requests/s where it collects"
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Processor time of one thread. The device's DRAM holds 70 % of the program's pages."""
+    """Time one thread, in processor time; the device's DRAM holds 70 % of the program's pages."""
     trace, name = inputs.captured, "gzip"
     if inputs.can_capture and shutil.which("pigz"):
         trace, name = inputs.pigz, "pigz"

@@ -1,4 +1,4 @@
-"""A sweep in one and in two worker processes: how much of the second core it uses."""
+"""Scaling of a sweep from one to two worker processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CELLS = 8
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Whole processes from start to end, alternating; the engine has one thread in each cell."""
+    """Time whole processes in turn; the engine has one thread in each cell."""
     file = inputs.scratch / "sweep.toml"
     text = f'study = "paging"\n[grid]\ntlb = {[str(16 * (i + 1)) for i in range(CELLS)]}\n'
     options = f'trace = "{inputs.zipf}"\npage_sizes = "4K,64K"\nmemory = "50%"\n'

@@ -1,4 +1,4 @@
-"""What this kernel does under settings of huge pages, beside what ``nearfar thp`` predicts."""
+"""Transparent huge pages on this machine's kernel, compared with ``nearfar thp``."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ from nearfar.thp import settings
 NAME = "thp"
 SUMMARY = "memory, merges and gains under settings of huge pages, against the prediction"
 
-#: Part of a program's size in `bench/programs`, which runs for some tenths of a second.
+#: Scale of each program's input (1 in `bench/programs`): a run takes some tenths of a second.
 PART = 1.0
+#: Policies of `nearfar thp`.
 POLICIES = ("never", "always", "defer", "madvise", "64K=always")
-#: khugepaged scans so often that it matters to short programs.
+#: khugepaged's sleep between scans and pages of each: so frequent that it affects short programs.
 SLEEP_MS, PAGES = 20, 4096
-#: Turns for each round that is asked for, and parts of a run that are compared.
+#: Repetitions of each `--rounds`, and the number of points at which memory is compared.
 TURNS, TENTHS = 2, 10
-#: Counters of the kernel, by the column of `nearfar thp`.
+#: Counters of ``/proc/vmstat``, by the column of `nearfar thp`.
 COUNTERS = {
     "huge_faults": "thp_fault_alloc",
     "fallbacks": "thp_fault_fallback",
@@ -67,11 +68,11 @@ QUICK = ("sparse",)
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """The machine measured, then each program under each policy, measured and predicted."""
+    """Measure the machine, then measure and predict each program under each policy."""
     found = ready(inputs, NAME, quick)
     if found is None:
         return []
-    _, here = found
+    _, machine_file = found
     cells: list[dict[str, Any]] = []
     for program in CASES:
         missing = program.missing()
@@ -84,8 +85,8 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             command = program.make(folder, part)
             print(f"bench: {NAME}: {program.name}", file=sys.stderr)
             capture(command, folder / "trace", kernel.ENVIRONMENT)
-            predicted = predict(folder / "trace", here)
-            # khugepaged visits this process too, which has much address space.
+            predicted = predict(folder / "trace", machine_file)
+            # No huge pages for this process: khugepaged would scan its large address space too.
             with kept_memory(), huge_pages(True):
                 made = measured(command, 1 if quick else TURNS * rounds)
             for policy, cell in made.items():
@@ -104,15 +105,15 @@ def predict(
     sleep_ms: float = SLEEP_MS,
     linux: str = "6.13",
 ) -> dict[str, dict[str, Any]]:
-    """The rows and courses of policies."""
-    asked = ("--policy", ",".join(policies), "--machine", machine, "--linux", linux)
-    daemon = ("--scan-sleep", f"{1e6 * sleep_ms:.0f}ns", "--pages-to-scan", str(PAGES))
-    made = run(
-        nearfar("thp", trace, *asked, *daemon, "--points", str(TENTHS), "--format", "json")
+    """The row of `nearfar thp` and the memory over time that it predicts, by policy."""
+    options = ("--policy", ",".join(policies), "--machine", machine, "--linux", linux)
+    khugepaged = ("--scan-sleep", f"{1e6 * sleep_ms:.0f}ns", "--pages-to-scan", str(PAGES))
+    study = run(
+        nearfar("thp", trace, *options, *khugepaged, "--points", str(TENTHS), "--format", "json")
     ).json()
     found = {}
-    for one in made["rows"]:
-        points = [point for point in made["points"] if point["policy"] == one["policy"]]
+    for one in study["rows"]:
+        points = [point for point in study["points"] if point["policy"] == one["policy"]]
         found[one["policy"]] = {
             "predicted": {**one, "seconds": one["total_ns"] * one["references"] / 1e9},
             "predicted_course": [[p["mapped_bytes"], p["huge_bytes"]] for p in points],
@@ -121,10 +122,10 @@ def predict(
 
 
 def wanted(policy: str) -> dict[str, str]:
-    """The kernel's files of a policy, and what to write, where all sizes are off before."""
-    usual = {"hugepages-2048kB/enabled": "inherit", "enabled": "never", "defrag": "madvise"}
+    """The values of files below :data:`SYSFS` that set a policy, once all sizes are ``never``."""
+    defaults = {"hugepages-2048kB/enabled": "inherit", "enabled": "never", "defrag": "madvise"}
     return (
-        usual
+        defaults
         | settings(policy)
         | {
             "khugepaged/scan_sleep_millisecs": str(SLEEP_MS),
@@ -136,7 +137,7 @@ def wanted(policy: str) -> dict[str, str]:
 
 @contextmanager
 def applied(policy: str) -> Iterator[None]:
-    """The settings of a policy."""
+    """Apply a policy's settings to this machine for the block."""
     with undoing("thp") as undo:
         for file, word in (dict.fromkeys(switches().values(), "never") | wanted(policy)).items():
             path = SYSFS / file
@@ -149,13 +150,13 @@ def applied(policy: str) -> Iterator[None]:
 
 
 def counters() -> dict[str, int]:
-    """The kernel's counters, by column."""
+    """The values of :data:`COUNTERS`, by column."""
     lines = dict(line.split() for line in Path("/proc/vmstat").read_text("ascii").splitlines())
     return {column: int(lines[name]) for column, name in COUNTERS.items()}
 
 
 def measured(command: list[str], turns: int) -> dict[str, dict[str, Any]]:
-    """By policy: processor time of each turn, and memory over one more run."""
+    """By policy: processor time of each turn, and counters and memory of one more run."""
     words = [str(word) for word in alone(kernel.ENVIRONMENT, command)]
     cells: dict[str, dict[str, Any]] = {policy: {"spent": [], "base": []} for policy in POLICIES}
     others = [policy for policy in POLICIES if policy != "never"]
@@ -185,14 +186,15 @@ def _spent(words: list[str]) -> float:
     return ran.user_seconds + ran.system_seconds
 
 
-#: Seconds, private memory, and the part of it in huge pages.
+#: Seconds since the start, bytes of private memory, and bytes of it in huge pages.
 Sample = tuple[float, int, int]
 
 
 def watched(words: list[str]) -> tuple[float, list[Sample]]:
-    """Run a command and sample its private memory and that of its children.
+    """Run a command and sample its private memory and that of its descendants.
 
-    A page that processes share after a fork counts in each, as in the prediction.
+    Returns seconds and samples. A page shared after a fork counts in each process, as in the
+    prediction.
     """
     samples: list[Sample] = []
     with huge_pages(False):
@@ -211,7 +213,7 @@ def watched(words: list[str]) -> tuple[float, list[Sample]]:
 
 
 def course(seconds: float, samples: list[Sample]) -> list[list[int]]:
-    """The sample next to the middle of each tenth of the run."""
+    """The private and huge bytes of the sample nearest to the middle of each tenth of the run."""
     points = []
     for tenth in range(TENTHS):
         middle = seconds * (tenth + 0.5) / TENTHS
@@ -221,29 +223,29 @@ def course(seconds: float, samples: list[Sample]) -> list[list[int]]:
 
 
 def memory_errors(cell: Mapping[str, Any]) -> list[float]:
-    """Predicted by measured private memory at each tenth, less one."""
+    """Relative error of the predicted private memory at each tenth."""
     pairs = zip(cell["predicted_course"], cell["course"], strict=True)
     return [ours[0] / max(theirs[0], 1) - 1 for ours, theirs in pairs]
 
 
 def gains(cell: Mapping[str, Any]) -> list[float]:
-    """Part of the processor time that each turn gained over `never` next to it."""
+    """Share of processor time that each turn saves over the adjacent turn of `never`."""
     return [1 - spent / base for spent, base in zip(cell["spent"], cell["base"], strict=True)]
 
 
 def near_counts(cell: Mapping[str, Any], name: str) -> bool:
-    """Whether a count is within a quarter, or differs by less than eight."""
+    """Whether a predicted count is within a quarter, or within eight, of the measured one."""
     ours, theirs = cell["predicted"][name], cell["counts"][name]
     return abs(ours - theirs) <= max(8, theirs / 4)
 
 
 def predicted_gain(cell: Mapping[str, Any], base: Mapping[str, Any]) -> float:
-    """The part of processor time that the policy gains, as predicted."""
+    """Share of processor time that the policy is predicted to save."""
     return 1 - cell["predicted"]["seconds"] / base["predicted"]["seconds"]
 
 
 def rows(cells: list[dict[str, Any]]) -> list[Row]:
-    """Shares of cells that are near enough."""
+    """Shares of cells whose prediction is within tolerance."""
     if not cells:
         return []
     bases = {cell["program"]: cell for cell in cells if cell["policy"] == "never"}
@@ -266,7 +268,7 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
 
 
 def memory_rows(case: str, cells: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Shares of runs and of their tenths with about as much memory as predicted."""
+    """Shares of runs, and of tenths of runs, whose predicted memory is within 10 %."""
     tenths = [abs(error) <= 0.1 for cell in cells for error in memory_errors(cell)]
     peaks = [
         abs(_peak(cell, "predicted_course") / _peak(cell, "course") - 1) <= 0.1 for cell in cells
@@ -278,7 +280,7 @@ def memory_rows(case: str, cells: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def count_rows(case: str, cells: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Shares of cells with about as many of each count as predicted."""
+    """For each counter, the share of cells for which :func:`near_counts` holds."""
     near = {name: [near_counts(cell, name) for cell in cells] for name in COUNTERS}
     return [
         row(case, f"cells with {name} within a quarter", [_share(right)], "", goal=">= 0.9")
@@ -300,7 +302,7 @@ def _share(right: list[bool]) -> float:
 
 
 def table() -> str:
-    """Every cell, those with the largest error of memory first."""
+    """Every cell as Markdown, largest error of memory first; counts are measured, predicted."""
     lines = [
         "| program | policy | memory, worst tenth | gain, measured | predicted | huge faults "
         "| merges | splits |",
@@ -323,9 +325,9 @@ def table() -> str:
 
 
 def figures() -> str:
-    """All rows."""
+    """The record's rows as a Markdown table."""
     return summary(recorded(NAME)["rows"])
 
 
-#: By the name that the page has for it.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": figures, "cells": table}

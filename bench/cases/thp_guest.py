@@ -1,8 +1,8 @@
-"""What another kernel does under settings of huge pages, beside what ``nearfar thp`` predicts.
+"""Transparent huge pages in a guest with another kernel, compared with ``nearfar thp``.
 
-The guest has Debian's 6.12 and two processors, one for khugepaged. It is emulated, so a program
-takes longer there than on the machine of the prediction. khugepaged's scans are scaled by it: in
-both there are equally many in a run without huge pages.
+The guest runs Debian's Linux 6.12 on two processors, so that khugepaged does not delay the program.
+QEMU emulates them, so a run takes longer than predicted. The prediction therefore shortens
+khugepaged's scan interval by the ratio of both run times without huge pages.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ PROGRAMS = {
     "fork": ("huge.c", "fork 3"),
     "graph": ("graph.c", "180000"),
 }
+#: Programs of a quick run.
 QUICK = ("sparse",)
+#: Bytes of memory of the guest.
 MEMORY = 1 << 30
-#: Seconds that a guest may take.
+#: Time limit of a guest, seconds.
 TIMEOUT = 3000
 
-#: Runs the program once to know how long it takes, and once to look at its memory in the middle of
-#: each tenth of that time. Memory that processes share counts in each, as in the prediction.
+#: The guest's script. ``look`` prints the KiB of private memory of a process and its children; a
+#: page shared after a fork counts in each process, as in the prediction.
 _SCRIPT = r"""
 now() {{ read up rest </proc/uptime; echo $up; }}
 count() {{ grep -E '^({counters}) ' /proc/vmstat; }}
@@ -57,6 +59,8 @@ echo "kernel $(uname -r)"
 cd /sys/kernel/mm/transparent_hugepage
 {policies}
 """
+#: Runs the program twice: for its duration and counters, then to sample its memory in the middle of
+#: each tenth of that duration.
 _POLICY = r"""
 for file in hugepages-*/enabled; do echo never >$file; done
 {settings}
@@ -77,7 +81,7 @@ count | sed 's/^/after /'
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Each program in a guest under each policy, and predicted."""
+    """Measure each program under each policy in a guest, and predict it."""
     if not inputs.can_capture:
         inputs.remarks.append(f"{NAME} skipped: there is no QEMU to capture with")
         return []
@@ -94,30 +98,30 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 
 
 def compare(name: str, policies: tuple[str, ...], scratch: Path) -> list[dict[str, Any]]:
-    """The cells of a program."""
+    """A cell for each policy: what the guest measured, and the prediction."""
     print(f"bench: {NAME}: {name}", file=sys.stderr)
     source, arguments = PROGRAMS[name]
     folder = scratch / f"{NAME}-{name}"
     folder.mkdir()
     program = folder / "program"
     run(["gcc", "-O2", "-static", "-o", program, HERE / source])
-    found = ask_guest(program, arguments, policies)
+    measured = measure(program, arguments, policies)
     capture([str(program), *arguments.split()], folder / "trace", kernel.ENVIRONMENT)
-    usual = thp.predict(folder / "trace", MACHINE, ("never",))["never"]["predicted"]["seconds"]
-    sleep_ms = thp.SLEEP_MS * usual / found["never"]["seconds"]
+    seconds = thp.predict(folder / "trace", MACHINE, ("never",))["never"]["predicted"]["seconds"]
+    sleep_ms = thp.SLEEP_MS * seconds / measured["never"]["seconds"]
     predicted = thp.predict(folder / "trace", MACHINE, policies, sleep_ms, "6.12")
     return [
-        {"program": name, "policy": policy, **found[policy], **predicted[policy]}
+        {"program": name, "policy": policy, **measured[policy], **predicted[policy]}
         for policy in policies
     ]
 
 
-#: Costs of the prediction. Only their ratios matter.
+#: The machine of the prediction: only ratios of its costs matter, as the scan interval is scaled.
 MACHINE = "nvme"
 
 
-def ask_guest(program: Path, arguments: str, policies: tuple[str, ...]) -> dict[str, Any]:
-    """Run a program under each policy in a new guest; what was measured, by policy."""
+def measure(program: Path, arguments: str, policies: tuple[str, ...]) -> dict[str, Any]:
+    """Run a program under each policy in a new guest; return the measurements by policy."""
     script = _SCRIPT.format(
         counters="|".join(COUNTERS.values()),
         policies="".join(
@@ -145,10 +149,10 @@ def ask_guest(program: Path, arguments: str, policies: tuple[str, ...]) -> dict[
 
 
 def parse(text: str) -> dict[str, Any]:
-    """What a guest printed, by policy.
+    """Parse the output of :data:`_SCRIPT` into measurements by policy.
 
     Raises:
-        BenchError: it ended early.
+        BenchError: the output of a policy is incomplete.
     """
     found = {}
     for part in text.split("\npolicy ")[1:]:
@@ -170,19 +174,19 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def rows(cells: list[dict[str, Any]]) -> list[Row]:
-    """Shares of cells that are near enough."""
+    """Shares of cells whose prediction is within tolerance."""
     if not cells:
         return []
     return thp.memory_rows(NAME, cells) + thp.count_rows(NAME, cells)
 
 
 def figures() -> str:
-    """All rows."""
+    """The record's rows as a Markdown table."""
     return summary(recorded(NAME)["rows"])
 
 
 def table() -> str:
-    """Every cell, those with the largest error of memory first."""
+    """Every cell as Markdown, largest error of memory first; counts are measured, predicted."""
     lines = [
         f"| program | policy | memory, worst tenth | {' | '.join(COUNTERS)} |",
         f"|---|---|---:|{'---:|' * len(COUNTERS)}",
@@ -195,5 +199,5 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: By the name that the page has for it.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": figures, "cells": table}

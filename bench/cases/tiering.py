@@ -1,4 +1,4 @@
-"""The tiering study at full size: accesses per second, where the time goes, memory a page."""
+"""Speed of the tiering study at full size: accesses per second by part, and memory per page."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from measure import Row, row
 NAME = "tiering"
 SUMMARY = "the tiering study: NOMAD's medium micro-benchmark, five rounds, and its break-down"
 POLICIES = ("none", "nomad", "ssp", "tpp")
-#: Shares of the limit that are to be reached.
+#: Goals: the engine's rate as a share of the limit, which is the rate of random reads.
 SHARES = {"none": ">= 0.5", "nomad": ">= 0.25"}
-#: What keeps each from it.
+#: The bottleneck of each policy.
 LIMITED = {
     "none": "instructions: a TLB looked up and filled, and nobody predicts whether it hits",
     "nomad": "what a promotion takes: a row below",
@@ -22,7 +22,7 @@ LIMITED = {
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Processor time of one thread. Generating the accesses is timed alone, too."""
+    """Time one thread, in processor time; the generation of accesses is also timed alone."""
     scale = 1 / 64 if quick else 1.0
     more = ["--scale", str(scale), "--rounds", str(rounds), "--policy", ",".join(POLICIES)]
     found = inputs.measure("tiering", Path("nomad-medium"), *more, cores=1)

@@ -1,7 +1,7 @@
-"""Linux's own tiering in a guest, beside what ``--policy autonuma`` predicts.
+"""Linux's own tiering in a guest, against ``--policy autonuma``.
 
-The guest has Debian's 6.12, one processor, and two memory nodes that cost the same: times are
-instructions (``-icount``), and so is what the kernel decides by them.
+The guest runs Debian's Linux 6.12 with one processor and two memory nodes. Its clock counts
+instructions (``-icount``), so both nodes are equally fast, and decisions by time are reproducible.
 """
 
 from __future__ import annotations
@@ -31,26 +31,28 @@ SUMMARY = "Linux's tiering in a guest: pages moved and where they are, against t
 
 MIB = 1 << 20
 PAGE = 4096
+#: Bytes of the two nodes.
 FAST, SLOW = 256 * MIB, 640 * MIB
+#: Points of a run at which counters and placement are compared.
 TENTHS = 10
-#: Seconds that a guest may take.
+#: Time limit of a guest, seconds.
 TIMEOUT = 3600
-#: The kernel's page lists: classic ones, and generations, Debian's default.
+#: Values of ``lru_gen/enabled``: classic LRU lists, and multi-generational LRU, Debian's default.
 LISTS = {"classic": "0", "mglru": "7"}
-#: Counters of the kernel, summed, by the column of `nearfar tiering`.
+#: Counters of ``/proc/vmstat`` whose sum is a column of `nearfar tiering`.
 COUNTERS = {
     "promotions": ("pgpromote_success",),
     "demotions": ("pgdemote_kswapd", "pgdemote_direct"),
     "hint_faults": ("numa_hint_faults",),
 }
-#: Goals: error of a count, percent; of the share of accesses that fast memory serves, points.
+#: Tolerances: of a count, percent; of the shares of accesses and pages in fast memory, points.
 COUNT_ERROR, SHARE_ERROR = 25, 5
 
 
 @dataclass(frozen=True)
 class Program:
-    """The arguments of ``programs/moving.c`` (pages, shares of the hot ones, microseconds), and the
-    longest time of a scan of all memory, milliseconds."""
+    """Arguments of ``programs/moving.c``, which describes them, and the longest period of a NUMA
+    scan of all memory, milliseconds."""
 
     name: str
     cold: int = 49152
@@ -68,15 +70,15 @@ PROGRAMS = (
     Program("too large", cold=16384, hot=110592, deviation=0.3),
     Program("moves quickly", rounds=30, operations=500_000),
     Program("busy", operations=20_000_000, work=1),
-    # As Linux is set, in which a pass takes one and a half minutes.
+    # Linux's default: a scan of all memory takes one and a half minutes.
     Program("default scans", operations=6_000_000, scan_max=60_000),
 )
 QUICK = (Program("fits", rounds=2, operations=200_000),)
-#: What runs with which lists.
-ASKED = [(one, lists) for lists in LISTS for one in PROGRAMS]
+#: Every program with each kind of page lists.
+RUNS = [(one, lists) for lists in LISTS for one in PROGRAMS]
 
-#: What the model lacks is kept small: no page of the program goes to `ZONE_DMA`, a processor keeps
-#: few free pages for itself, and no watermark is boosted.
+#: The guest's script. It reduces effects that the model lacks: no page of the program is in
+#: `ZONE_DMA`, per-CPU lists hold few free pages, and no watermark is boosted.
 _SCRIPT = """
 set -e
 grep -H . /sys/devices/virtual/memory_tiering/memory_tier*/nodelist
@@ -98,16 +100,16 @@ cat /proc/zoneinfo
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Each program in a guest, and simulated."""
+    """Run each program in a guest, and simulate it."""
     cells: list[dict[str, Any]] = []
     program = inputs.scratch / "moving"
     try:
         source = HERE / "moving.c"
         subprocess.run(["cc", "-O2", "-static", "-o", program, source, "-lm"], check=True)
-        asked = [(one, "classic") for one in QUICK] if quick else ASKED
-        # Guests have a clock of their own: they may run side by side.
+        runs = [(one, "classic") for one in QUICK] if quick else RUNS
+        # In parallel, which does not disturb the guests' virtual clocks.
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for cell in pool.map(lambda words: ask_guest(*words, program), asked):
+            for cell in pool.map(lambda one: measure(*one, program), runs):
                 cell["predicted"] = predict(cell, inputs.scratch)
                 cells.append(cell)
     except (OSError, subprocess.CalledProcessError, NearfarError) as error:
@@ -116,8 +118,8 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     return rows(cells)
 
 
-def ask_guest(one: Program, lists: str, program: Path) -> dict[str, Any]:
-    """Run a program in a new guest; returns what the kernel counted."""
+def measure(one: Program, lists: str, program: Path) -> dict[str, Any]:
+    """Run the compiled ``program`` with ``lists`` in a new guest; a cell of the kernel's counts."""
     print(f"bench: {NAME}: {one.name}, {lists} lists", file=sys.stderr)
     words = [one.cold, one.hot, one.deviation, one.shift, one.rounds, one.operations, one.work]
     arguments = " ".join(map(str, words))
@@ -139,10 +141,10 @@ def ask_guest(one: Program, lists: str, program: Path) -> dict[str, Any]:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """What a guest printed, as plain values.
+    """Parse the output of :data:`_SCRIPT`.
 
     Raises:
-        BenchError: the kernel has all memory in one tier, or the program ended early.
+        BenchError: the kernel put all memory in one tier, or the output is incomplete.
     """
     tiers = re.findall(r"memory_tier\d+/nodelist:(\S+)", text)
     if len(tiers) < 2:
@@ -173,16 +175,16 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def predict(cell: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
-    """What ``nearfar tiering`` counts of the same program and memory."""
+    """Counts and shares of ``nearfar tiering`` for the same program and memory."""
     one = Program(**cell["program"])
     pages = one.cold + one.hot
     workload = scratch / "moving.toml"
     workload.write_text(described(one, cell["operation_ns"]), encoding="utf-8")
     zones = cell["zones"]
-    # Page tables are in fast memory.
+    # Page tables take fast memory from the program.
     fast = cell["free"] - zones["0 DMA"]["pages free"] - pages // 512
     slow = zones["1 DMA32"]["pages free"]
-    # Points so close that a share of accesses is that of a moment.
+    # Points of each round, so close that the share of accesses hardly changes between two.
     points = -(-10 * TENTHS // one.rounds)
     found = tiering(
         workload,
@@ -214,28 +216,28 @@ def predict(cell: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
 
 
 def equal(migration_ns: float) -> dict[str, str]:
-    """A machine whose nodes cost the same, and next to nothing: an operation takes its `work`.
+    """Settings for a machine with equal, very fast nodes, so that an operation takes its `work`.
 
-    One processor runs the program and kswapd: who moves a page up waits while another moves down.
+    Migrations take twice as long: kswapd runs on the same processor, so promotions wait for it.
     """
     instant = {"read_latency": "1ns"} | {
         f"{who}{way}_bandwidth": "1000GB/s" for who in ("", "thread_") for way in ("read", "write")
     }
     return {
         **{
-            f"node.{node}.local.{key}": it
+            f"node.{node}.local.{key}": value
             for node in ("fast", "slow")
-            for key, it in instant.items()
+            for key, value in instant.items()
         },
         "cost.page_walk": "1ns",
-        # What a scan takes there for a page that it arms, by ftrace.
+        # Time to arm a page for hint faults, measured in the guest with ftrace.
         "cost.page_scan": "400ns",
         "cost.page_migration": f"{2 * migration_ns:.0f}ns",
     }
 
 
 def described(one: Program, operation_ns: float) -> str:
-    """The program as a workload file."""
+    """The text of a workload file that describes the program."""
     return f"""\
 description = "What programs/moving.c does"
 source = "{NAME}"
@@ -256,31 +258,31 @@ weight = 3
 
 
 def counted(cell: Mapping[str, Any], name: str) -> int:
-    """What the kernel counted from the start to the end of the program."""
+    """The kernel's count of a column of :data:`COUNTERS` during the program."""
     first, last = cell["tenths"][0], cell["tenths"][-1]
     return sum(int(last[key] - first[key]) for key in COUNTERS[name])
 
 
 def count_error(cell: Mapping[str, Any], name: str) -> float:
-    """Percent that the prediction is above the kernel's count."""
+    """Error of a predicted count, percent; positive if too high."""
     return 100 * (cell["predicted"][name] / max(counted(cell, name), 1) - 1)
 
 
 def share_errors(cell: Mapping[str, Any]) -> list[float]:
-    """Points that the predicted share of accesses to fast memory is above that of the guest."""
+    """Error of the predicted share of accesses to fast memory at each tenth, points."""
     pairs = zip(cell["predicted"]["hits"], cell["tenths"][1:], strict=True)
     return [100 * (ours - theirs["hits"]) for ours, theirs in pairs]
 
 
 def page_errors(cell: Mapping[str, Any]) -> list[float]:
-    """The same for the share of the program's pages that are on the fast node."""
+    """Error of the predicted share of pages on the fast node at each tenth, points."""
     pages = cell["program"]["cold"] + cell["program"]["hot"]
     pairs = zip(cell["predicted"]["fast_pages"], cell["tenths"][1:], strict=True)
     return [100 * (ours - at["cold"] - at["hot"]) / pages for ours, at in pairs]
 
 
 def rows(cells: list[dict[str, Any]]) -> list[Row]:
-    """Shares of cells and tenths that are near enough, for each kind of lists."""
+    """Shares of cells and tenths within tolerance, for each kind of page lists."""
     made = []
     for lists in LISTS:
         own = [cell for cell in cells if cell["lists"] == lists]
@@ -300,12 +302,12 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
 
 
 def figures() -> str:
-    """All rows."""
+    """The record's rows as a Markdown table."""
     return summary(recorded(NAME)["rows"])
 
 
 def table() -> str:
-    """Every cell: the kernel's counts and the predictions, and the tenths."""
+    """Every cell: counts, and shares of accesses by tenth; each measured, then predicted."""
     lines = [
         f"| program | lists | {' | '.join(COUNTERS)} | accesses to fast memory by tenth |",
         f"|---|---|{'---:|' * len(COUNTERS)}---|",
@@ -321,5 +323,5 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-#: By the name that the page has for it.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": figures, "cells": table}

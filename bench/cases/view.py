@@ -1,4 +1,4 @@
-"""Time as a machine spends it: the fast way against the slow one."""
+"""Cost of `--view machine`, and its error against a slower simulation with coupled caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TERMS = ("cpu_ns", "tlb_ns", "walk_ns", "cache_ns", "dram_ns", "fault_ns")
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Cost at every page size of the view; error at three of them."""
+    """Measure the cost at all page sizes of the view, and the error at three."""
     programs = {"gzip": inputs.captured, "Zipf(1.0)": inputs.zipf}
     if inputs.can_capture:
         programs["pigz"] = inputs.pigz

@@ -1,4 +1,4 @@
-"""Captures of whole virtual machines: time, bytes, and what programs' own captures have."""
+"""Captures of whole virtual machines: time and size, and counts of a program's own capture."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ from nearfar.guest import Guest, Hardware, Node
 NAME = "vm"
 SUMMARY = "virtual machines: time against QEMU alone, bytes of a reference, programs' references"
 
-#: Programs of the host that run in the guest, each with a file of numbers.
+#: Programs of the host that run in the guest on a file of numbers.
 PROGRAMS = {
     "gzip": ["gzip", "-dc", "numbers.gz"],
-    # Its buffers would depend on the machine's memory.
+    # -S, because the default size of its buffers depends on the machine's memory.
     "sort": ["sort", "--parallel=1", "-S", "64M", "-n", "numbers"],
     "sha256sum": ["sha256sum", "numbers"],
 }
+#: Lines of the file.
 NUMBERS, QUICK_NUMBERS = 1_000_000, 100_000
+#: Bytes of memory of the guest.
 MEMORY = 1 << 30
-#: What the guest prints of a program: seconds since its boot, before and after.
+#: Runs a command in the guest and prints the seconds since boot before and after.
 TIMED = "read a _ </proc/uptime; {}; read b _ </proc/uptime; echo took $a $b"
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Each program in turn, alone, recorded, and outside of the guest."""
+    """Run each program in a guest without and with capture, and capture it outside a guest."""
     if shutil.which("qemu-system-x86_64") is None or os.uname().machine != "x86_64":
         inputs.remarks.append(f"{NAME} skipped: no qemu-system-x86_64")
         return []
@@ -51,7 +53,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         alone, boot, took, records, user = [], [], [], [], []
         for _ in range(rounds):
             print(f"bench: {NAME}: {name}", file=sys.stderr)
-            # By its path: the guest's shell has programs of the same names.
+            # The full path, because the guest's busybox has commands of the same names.
             job = f"/usr/local/bin/{' '.join(words)} >/dev/null"
             command = ["sh", "-c", TIMED.format(job)]
             plain = guest_alone(command, files)
@@ -87,13 +89,13 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 
 
 def guest_alone(command: list[str], files: dict[str, Path]) -> tuple[float, float]:
-    """Run the command in the same guest without the plugin; seconds since its boot."""
+    """Run the command in the same guest without the plugin; :func:`times` of it."""
     guest = Guest("x86_64", Hardware((Node(MEMORY, 1),)))
     return times(guest.run(command, files=files).output.decode())
 
 
 def times(output: str) -> tuple[float, float]:
-    """The two times that the guest printed."""
+    """The times that :data:`TIMED` prints: seconds since boot, before and after the command."""
     found = re.search(r"took ([\d.]+) ([\d.]+)", output)
     if found is None:
         raise BenchError(f"{NAME}: the guest printed no time: {output[-200:]}")
@@ -112,7 +114,7 @@ def libraries(program: str) -> Iterator[tuple[str, Path]]:
 
 
 def references(inputs: Inputs, folder: Path, words: list[str]) -> int:
-    """Loads and stores of the program's own capture, on the same processor."""
+    """Loads and stores in a capture of the program outside the guest, on the same CPU model."""
     trace = inputs.scratch / "program.trace"
     environment = {"LC_ALL": "C.UTF-8", "PATH": os.environ["PATH"], "QEMU_CPU": "max"}
     command = f"cd {folder}; exec {' '.join(words)} >/dev/null"
@@ -122,9 +124,9 @@ def references(inputs: Inputs, folder: Path, words: list[str]) -> int:
 
 
 def figures() -> str:
-    """All rows, as a table of the docs."""
+    """The record's rows as a Markdown table."""
     return summary(recorded(NAME)["rows"])
 
 
-#: By the name that the page has for it.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": figures}

@@ -1,7 +1,7 @@
-"""What ``nearfar watch`` predicts, beside the faults that the kernel counts with less memory.
+"""Swap-ins that ``nearfar watch`` predicts, against those that the kernel counts with less memory.
 
-Each program is asked for its data at a steady rate. It is watched; then its group is limited to
-parts of its anonymous memory, and swap-ins are counted. A method that this kernel lacks is tried in
+Each program serves requests at a steady rate. It is watched; then its control group is limited to
+fractions of its anonymous memory, and swap-ins are counted. Methods that need another kernel run in
 a guest, with fewer programs and requests.
 """
 
@@ -35,7 +35,7 @@ from nearfar.watch.samples import Refaults, WorkingSet
 NAME = "watch"
 SUMMARY = "what nearfar watch predicts, against swap-ins with less memory"
 
-#: Programs, and what else each needs.
+#: Programs, and a command that must be installed for each.
 PROGRAMS = {
     "hot": "cc",
     "redis": "redis-server",
@@ -49,8 +49,8 @@ PROGRAMS = {
     "numpy": sys.executable,
     "perl": "perl",
 }
-#: Those of the guest, and their packages. Its emulated processors keep what they have translated
-#: and set no accessed bits again, so that `accessed` says nothing there.
+#: Programs of the guest, and their packages. The method `accessed` shows nothing there: an emulated
+#: TLB never evicts translations, so that cleared accessed bits are not set again.
 GUEST = {
     "hot": "",
     "redis": "redis-server",
@@ -58,29 +58,31 @@ GUEST = {
     "perl": "perl-base",
     "sqlite": "sqlite3",
 }
-#: Parts of the anonymous memory, on the host and in the guest.
+#: Memory limits as shares of the anonymous memory, on the host and in the guest.
 PARTS, GUEST_PARTS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4), (0.8, 0.6, 0.4)
-#: Only a quarter of its memory is used once it has read its configuration.
+#: nginx only uses a quarter of its memory after it has read its configuration.
 OTHER_PARTS = {"nginx": (0.4, 0.37, 0.34, 0.31, 0.28, 0.25)}
-#: Seconds until a program does what it goes on doing: memcached moves items in its lists that were
-#: not moved for a minute, and Java uses new memory until it collects for the first time.
+#: Seconds until a program is in steady state: memcached moves an item in its LRU lists at most once
+#: a minute, and Java touches new memory until its first garbage collection.
 WARM = {"memcached": 75, "java": 75, "node": 30}
-#: Requests a second, seconds of a watch, before a count and of it; on the host and in the guest.
+#: Arguments of ``measure.py``: requests a second, seconds of a watch, its share of a CPU, seconds
+#: before a count, seconds of a count.
 HOST_TIMES = {"rate": 3000, "seconds": 60, "budget": 0.05, "settle": 6, "count": 8}
 GUEST_TIMES = {"rate": 500, "seconds": 60, "budget": 0.5, "settle": 15, "count": 20}
 #: A quick run: one program, one part.
 QUICK, QUICK_PARTS = ("hot",), (0.9,)
 QUICK_TIMES = {"rate": 100, "seconds": 2, "budget": 0.5, "settle": 0.2, "count": 0.5}
-#: Fewer faults a second than this are none: their memory is any.
+#: Below this many faults a second, a cell is not judged.
 FEW = 2.0
-#: This share of cells is within the error that a method states.
+#: Share of cells that lie within the error range of :func:`stated`.
 WITHIN = 0.9
 SWAP = 1 << 30
+#: Checks of ``holds.py``.
 CHECKS = ("regions", "squeezes", "killed")
-#: A fault takes a second: the slowdown of a curve is its faults a second.
+#: Faults of one second each, so that the slowdown of a curve is its faults a second.
 COUNTED = Prices(1e9, 1e9)
-#: Sizes of a region of `steps.c`, seconds of each watch of it, squeezes with their seconds, and how
-#: often a watcher of each method is killed.
+#: Arguments of ``holds.py``: MiB of a region of `steps.c`, seconds of each watch, number of
+#: squeezes and seconds of each, watchers to kill for each method.
 KNOWN = {"regions": [10, 20, 40, 80, 160], "seconds": 20, "squeezes": [100, 4], "kills": 8}
 KNOWN_GUEST = {"methods": ["damon"], "group": "/sys/fs/cgroup/known", "folder": "/work"}
 SOURCES = HERE / "watched"
@@ -89,7 +91,7 @@ PACKAGE = Path(nearfar.__file__).parent
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Every program on the host; then some in a guest, by all methods."""
+    """Run all programs on the host, then some in a guest with the other methods."""
     del rounds
     lines: list[dict[str, Any]] = []
     try:
@@ -117,7 +119,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 
 
 def built(source: Path, folder: Path) -> Path:
-    """A small program in C."""
+    """Compile a C source; the program's path."""
     made = folder / source.stem
     subprocess.run(["cc", "-O1", "-static", "-o", made, source], check=True)
     return made
@@ -126,7 +128,7 @@ def built(source: Path, folder: Path) -> Path:
 def on_host(
     where: kernel.Controller, name: str, scratch: Path, quick: bool
 ) -> list[dict[str, Any]]:
-    """What one program does here."""
+    """The lines of ``measure.py`` for one program on this host."""
     print(f"bench: {NAME}: {name}", file=sys.stderr)
     folder = scratch / f"{NAME}-{name}"
     folder.mkdir(mode=0o755)
@@ -134,7 +136,7 @@ def on_host(
     if name == "hot":
         built(HOT, folder)
     with kernel.limited_group(where, f"nearfar-bench-{os.getpid()}", None) as group:
-        asked = {
+        arguments = {
             "program": name,
             "methods": ["accessed"],
             "parts": QUICK_PARTS if quick else OTHER_PARTS.get(name, PARTS),
@@ -144,16 +146,16 @@ def on_host(
             "package": str(PACKAGE),
             **(QUICK_TIMES if quick else HOST_TIMES),
         }
-        words = [sys.executable, str(SOURCES / "measure.py"), json.dumps(asked)]
+        words = [sys.executable, str(SOURCES / "measure.py"), json.dumps(arguments)]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     return printed(done.stdout, done.returncode, done.stderr)
 
 
 def in_guest(scratch: Path) -> list[dict[str, Any]]:
-    """What some programs do in a guest, each by all methods."""
+    """The lines of ``measure.py`` for programs in a guest, by all methods but `accessed`."""
     script = []
     for name in GUEST:
-        asked = {
+        arguments = {
             "program": name,
             "methods": ORDER[1:],
             "parts": GUEST_PARTS,
@@ -165,31 +167,31 @@ def in_guest(scratch: Path) -> list[dict[str, Any]]:
         }
         script += [f"mkdir -p /work/{name}.d /sys/fs/cgroup/{name}"]
         script += [f"cp /work/hot /work/{name}.d"]
-        script += [f"python3 /work/measure.py '{json.dumps(asked)}'"]
+        script += [f"python3 /work/measure.py '{json.dumps(arguments)}'"]
     return guest(scratch, script, [package for package in GUEST.values() if package])
 
 
 def known(scratch: Path, group: Path) -> list[dict[str, Any]]:
-    """Programs of which the need is known, here."""
-    asked = {"package": str(PACKAGE), "folder": str(scratch), "group": str(group)}
-    asked |= {**KNOWN, "methods": ["accessed"], "squeezes": []}
+    """The lines of ``holds.py`` on this host: programs whose working set is known."""
+    arguments = {"package": str(PACKAGE), "folder": str(scratch), "group": str(group)}
+    arguments |= {**KNOWN, "methods": ["accessed"], "squeezes": []}
     built(STEPS, scratch)
-    words = [sys.executable, str(SOURCES / "holds.py"), json.dumps(asked)]
+    words = [sys.executable, str(SOURCES / "holds.py"), json.dumps(arguments)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     return printed(done.stdout, done.returncode, done.stderr)
 
 
 def known_in_guest(scratch: Path) -> list[dict[str, Any]]:
-    """The same in a guest; there also squeezes and killed watchers."""
-    asked = {"package": "/work/nearfar", **KNOWN, **KNOWN_GUEST}
-    return guest(scratch, [f"python3 /work/holds.py '{json.dumps(asked)}'"], [])
+    """The lines of ``holds.py`` in a guest, with squeezes and killed watchers."""
+    arguments = {"package": "/work/nearfar", **KNOWN, **KNOWN_GUEST}
+    return guest(scratch, [f"python3 /work/holds.py '{json.dumps(arguments)}'"], [])
 
 
 def guest(scratch: Path, script: Sequence[str], packages: Sequence[str]) -> list[dict[str, Any]]:
-    """What commands print in a guest that has the methods and these programs.
+    """Run a script in a guest that has nearfar's methods and the bench's programs; its lines.
 
     Raises:
-        NearfarError: there is no guest.
+        NearfarError: a guest cannot run here, or the script fails.
     """
     print(f"bench: {NAME}: guest", file=sys.stderr)
     parts = [PACKAGE / file for file in ("__init__.py", "errors.py", "processes.py", "units.py")]
@@ -218,10 +220,10 @@ def guest(scratch: Path, script: Sequence[str], packages: Sequence[str]) -> list
 
 
 def printed(text: str, code: int, errors: str) -> list[dict[str, Any]]:
-    """The lines of ``measure.py``.
+    """Parse the lines of JSON that ``measure.py`` and ``holds.py`` print.
 
     Raises:
-        BenchError: it failed.
+        BenchError: ``code`` is not 0.
     """
     if code != 0:
         raise BenchError(f"measure.py: {(errors.strip().splitlines() or [code])[-1]}")
@@ -229,7 +231,7 @@ def printed(text: str, code: int, errors: str) -> list[dict[str, Any]]:
 
 
 def cells(lines: Iterable[dict[str, Any]], where: str) -> list[dict[str, Any]]:
-    """Each method beside each part of each program."""
+    """A cell for each program, method and memory limit."""
     seen = [line for line in lines if "method" in line]
     found = []
     for line in lines:
@@ -240,7 +242,7 @@ def cells(lines: Iterable[dict[str, Any]], where: str) -> list[dict[str, Any]]:
 
 
 def curve(watched: dict[str, Any]) -> list[Point]:
-    """Faults on anonymous memory."""
+    """A method's curve of faults a second on anonymous memory by memory."""
     if watched["refaults"]:
         seen = [replace(Refaults(**one), file=0.0, file_bytes=0) for one in watched["refaults"]]
         return of_refaults(seen, watched["seconds"] / len(seen), COUNTED)
@@ -250,7 +252,7 @@ def curve(watched: dict[str, Any]) -> list[Point]:
 
 def _cell(watched: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
     points = curve(watched)
-    # As many requests as when it was watched.
+    # Faults a second at the request rate of the watch.
     faults = line["faults"] / max(line["requests"], 1) * watched["rate"]
     enough_for = enough(points, max(faults, FEW))
     predicted = faults_with(points, line["anonymous"])
@@ -266,14 +268,14 @@ def _cell(watched: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
     }
     if faults >= FEW and predicted is not None:
         made["faults_error"] = predicted / faults - 1
-    # With more faults than it has seen, its answer is the least memory that it has seen.
+    # Outside this range of faults the answer is an end of the curve.
     if enough_for is not None and FEW <= faults <= points[0].faults:
         made["memory_error"] = enough_for.anonymous / line["anonymous"] - 1
     return made
 
 
 def faults_with(points: Sequence[Point], memory: float) -> float | None:
-    """Faults a second with so much memory; None outside of what was seen."""
+    """Faults a second with ``memory`` bytes; None outside the curve."""
     for one, two in zip(points, points[1:], strict=False):
         if one.anonymous <= memory <= two.anonymous:
             part = (memory - one.anonymous) / max(two.anonymous - one.anonymous, 1)
@@ -284,7 +286,7 @@ def faults_with(points: Sequence[Point], memory: float) -> float | None:
 
 
 def rows(found: Sequence[dict[str, Any]]) -> list[Row]:
-    """Errors of each method, and what is known."""
+    """Errors of each method, and results of the checks."""
     made = [*_checks([cell for cell in found if "check" in cell])]
     found = [cell for cell in found if "check" not in cell]
     for where, name in dict.fromkeys((cell["where"], cell["method"]) for cell in found):
@@ -314,7 +316,7 @@ def rows(found: Sequence[dict[str, Any]]) -> list[Row]:
 
 
 def _medians(found: Sequence[dict[str, Any]]) -> list[float]:
-    """Of the size of the errors of faults of each program."""
+    """The median magnitude of the error of faults, for each program."""
     errors: dict[str, list[float]] = {}
     for cell in found:
         if cell["faults_error"] is not None:
@@ -340,7 +342,8 @@ def _checks(found: Sequence[dict[str, Any]]) -> Iterator[Row]:
 
 
 def stated(method: str) -> tuple[float, float]:
-    """How much less and how much more is enough than it says, in :data:`WITHIN` of the cells."""
+    """Shares by which the memory needed is less and more than a method says, in :data:`WITHIN` of
+    the cells."""
     errors = sorted(
         1 / (1 + cell["memory_error"]) - 1
         for cell in recorded(NAME)["cells"]
@@ -351,7 +354,7 @@ def stated(method: str) -> tuple[float, float]:
 
 
 def every_cell() -> str:
-    """All cells, the worst first."""
+    """All cells as Markdown, the largest error of faults first."""
     lines = [
         "| program | method | where | part | memory | measured | predicted | faults | memory |",
         "|---|---|---|---:|---:|---:|---:|---:|---:|",
@@ -375,9 +378,9 @@ def every_cell() -> str:
 
 
 def figures() -> str:
-    """All rows, as a table of the docs."""
+    """The record's rows as a Markdown table."""
     return summary(recorded(NAME)["rows"])
 
 
-#: By the name that the page has for them.
+#: Tables of docs/validation.md, by name.
 TABLES = {"cells": every_cell, "figures": figures}

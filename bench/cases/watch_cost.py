@@ -1,7 +1,7 @@
-"""What ``nearfar watch`` costs a server under full load, in alternating halves of short pairs.
+"""Overhead of ``nearfar watch`` on a server under full load, in short pairs with and without it.
 
-The server and its client fill two processors, so that the watcher takes time from them; or both run
-on one, and the watcher has another to itself.
+Server and client keep two processors busy, so that the watcher takes time from them; or they share
+one processor, and the watcher has the other.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from table import recorded, summary
 NAME = "watch-cost"
 SUMMARY = "Redis under load, with and without nearfar watch"
 
-#: Bytes of a value; by size, how many there are and how long a watch takes.
+#: Bytes of a value. By size: the number of values, and the seconds of a watch.
 VALUE = 1000
 SIZES = {"100 MiB": (84_000, 60), "4 GiB": (3_450_000, 120)}
 QUICK_SIZES = {"1 MiB": (1000, 60)}
-#: Pairs, and seconds of each half: other work on the machine disturbs short halves alike.
+#: Pairs, and seconds of each period, short so that other work on the machine disturbs both alike.
 PAIRS, QUICK_PAIRS = 150, 2
 SECONDS, QUICK_SECONDS = 2.0, 0.5
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Pairs of each size; which half is watched first alternates."""
+    """Measure pairs at each size, with two processors and with one for server and client."""
     del rounds
     if shutil.which("redis-benchmark") is None:
         inputs.remarks.append(f"{NAME} skipped: no redis-benchmark")
@@ -46,10 +46,10 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     for (size, (keys, watch)), spare in itertools.product(sizes, (False, True)):
         name = f"{size}, a processor to spare" if spare else size
         print(f"bench: {NAME}: {name}", file=sys.stderr)
-        with server(inputs.scratch, spare) as (pid, wire, asking):
-            asking = [*asking, "-r", str(keys), "-q", "-P", "8"]
-            run([*asking, "-t", "set", "-d", str(VALUE), "-n", str(3 * keys)], discard=True)
-            found = [*measured(pid, wire, [*asking, "-t", "get", "-l"], watch, pairs, seconds)]
+        with server(inputs.scratch, spare) as (pid, wire, client):
+            client = [*client, "-r", str(keys), "-q", "-P", "8"]
+            run([*client, "-t", "set", "-d", str(VALUE), "-n", str(3 * keys)], discard=True)
+            found = [*measured(pid, wire, [*client, "-t", "get", "-l"], watch, pairs, seconds)]
         losses = [1 - one[True][0] / one[False][0] for one in found]
         gains = [one[True][1] / one[False][1] - 1 for one in found]
         made += [
@@ -60,15 +60,15 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 
 
 def lost(name: str, losses: list[float]) -> Row:
-    """The median, judged by its interval: other work on the machine makes some pairs useless."""
+    """A row judged by the interval of the median, because other work disturbs some pairs."""
     return judged(row(NAME, name, losses, "", goal="<= 0.05"), losses)
 
 
 @contextmanager
 def server(scratch: Path, spare: bool) -> Iterator[tuple[int, socket.socket, list[str]]]:
-    """A server without files: its number, a connection to it, and how it is put under load.
+    """A Redis server without persistence: its pid, a connection, and the client's command line.
 
-    With ``spare``, both stay on one processor.
+    With ``spare``, server and client are pinned to one processor.
     """
     name = str(scratch / "watch-cost.sock")
     Path(name).unlink(missing_ok=True)
@@ -90,9 +90,9 @@ def server(scratch: Path, spare: bool) -> Iterator[tuple[int, socket.socket, lis
 def measured(
     pid: int, wire: socket.socket, load: list[str], watch: int, pairs: int, seconds: float
 ) -> Iterator[dict[bool, tuple[float, float]]]:
-    """Requests a second, and processor time of each, by whether the watcher goes on."""
-    asked = ("--follow", "--for", f"{watch}s", "--swap", "zram", "--machine", "nvme")
-    watcher = nearfar("watch", str(pid), *asked)
+    """For each pair, by whether the watcher runs: requests a second, processor time of each."""
+    options = ("--follow", "--for", f"{watch}s", "--swap", "zram", "--machine", "nvme")
+    watcher = nearfar("watch", str(pid), *options)
     with (
         subprocess.Popen(load, stdout=subprocess.DEVNULL) as client,
         subprocess.Popen(
@@ -123,7 +123,7 @@ def measured(
 
 
 def counts(pid: int, wire: socket.socket) -> tuple[float, float, float]:
-    """Requests and processor time of the server so far, and when."""
+    """Requests and processor seconds of the server so far, and the time."""
     wire.sendall(b"INFO stats\r\n")
     text = b""
     while b"total_net_input_bytes" not in text:
@@ -136,9 +136,9 @@ def counts(pid: int, wire: socket.socket) -> tuple[float, float, float]:
 
 
 def figures() -> str:
-    """All rows, as a table of the docs."""
+    """The record's rows as a Markdown table."""
     return summary(recorded(NAME)["rows"])
 
 
-#: By the name that the page has for it.
+#: Tables of docs/validation.md, by name.
 TABLES = {"figures": figures}

@@ -1,4 +1,4 @@
-"""The default study of a trace without locality."""
+"""Speed of the default paging study of a trace without locality, against libCacheSim."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SUMMARY = "the default study of Zipf(1.0), where no reference is like the one be
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """One core, against libCacheSim at a few configurations."""
+    """Time the study and a few configurations of libCacheSim on one core."""
     sizes = [4096] if quick else [512, 4096, 65536, 2**21]
     done = compare(inputs, inputs.zipf, sizes, [0.2, 0.8], rounds)
     records = done.study["records"]

@@ -1,4 +1,4 @@
-"""What the kernel did beside what the model of ``nearfar numa`` says it does."""
+"""Compares where a kernel placed pages with the model of ``nearfar numa``."""
 
 from __future__ import annotations
 
@@ -9,33 +9,32 @@ from typing import Any
 
 from nearfar import numa
 
-#: Largest difference that counts as agreement, a share of the allocation: each zone keeps back its
-#: watermark, and processors hold pages on lists of their own; the model gives out every page.
+#: Largest difference that counts as agreement, a share of the allocation. The model allocates every
+#: page; the kernel keeps watermarks in each zone, and free pages on per-CPU lists.
 TOLERANCE = 0.01
-#: The kernel's policies, as modes of placement.
+#: Modes of placement of the kernel's policies, if their names differ.
 _MODES = {"default": "kmem-dax", "bind": "kmem-dax"}
 _PAGE = 4096
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """One comparison: what of, the two sides in words, and how far apart they are at most."""
+    """A comparison: the item, both results as text, their largest difference, its tolerance."""
 
     item: str
     kernel: str
     model: str
     apart: float
-    #: How near they must be.
     within: float = TOLERANCE
 
     @property
     def holds(self) -> bool:
-        """Whether they are as near as they must be."""
+        """Whether kernel and model agree."""
         return self.apart <= self.within
 
 
 def agreements(record: dict[str, Any]) -> list[Agreement]:
-    """Every comparison of programs' pages that a record allows."""
+    """Compare fallback orders and the pages of programs in a record with the model."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         machine = Path(folder) / f"{record['machine']}.toml"
@@ -52,7 +51,7 @@ def agreements(record: dict[str, Any]) -> list[Agreement]:
 
 
 def table(record: dict[str, Any], found: list[Agreement]) -> list[str]:
-    """Lines of a machine's comparisons: what of, the kernel's side, the model's, how far apart."""
+    """Lines of text: item, kernel's result, model's result, difference."""
     cells = [(one.item, one.kernel, one.model, f"{one.apart:.2%}", one.holds) for one in found]
     wide = [max(len(row[column]) for row in cells) for column in range(3)]
     how = ", nodes without cores added later" if record["added"] else ""
@@ -65,19 +64,19 @@ def table(record: dict[str, Any], found: list[Agreement]) -> list[str]:
 
 
 def described(record: dict[str, Any], free: list[int], *, device: bool = False) -> str:
-    """A machine file with the nodes of the emulated machine and as many free pages.
+    """A machine file with the nodes of the emulated machine and its ``free`` pages.
 
-    Nodes without cores that are there at boot are ordinary memory to the kernel: of kind ``dram``.
-    The model takes 64 bytes for each page off a node, or for memory added off the nearest DRAM;
-    they are put on before. What stays a `device` is no memory to the kernel and has none of them.
+    Nodes without cores that are present at boot are ordinary memory to the kernel: kind ``dram``.
+    The model subtracts 64 bytes of ``struct page`` for each page from its node, or for added memory
+    from the nearest DRAM; they are added here. A ``device`` is no memory and has none of them.
     """
     nodes = numa.topology(record["machine"])["nodes"]
     later = [node["node"] for node in nodes if record["added"] and not node["cpus"]]
     hosts = [node["node"] for node in nodes if node["node"] not in later]
-    kept = [0] * len(nodes)
+    structs = [0] * len(nodes)
     for node in () if device else later:
         near = min(hosts, key=lambda host: record["distances"][node][host])
-        kept[near] += -(-free[node] // 64)
+        structs[near] += -(-free[node] // 64)
     lines = [
         'description = "The emulated machine"',
         "[topology]",
@@ -91,7 +90,7 @@ def described(record: dict[str, Any], free: list[int], *, device: bool = False) 
         lines.append(f'{key} = {{ value = {value}, source = "the emulated machine" }}')
     for node, pages in enumerate(free):
         size = pages
-        while node in hosts and size - -(-size // 64) - kept[node] < pages:
+        while node in hosts and size - -(-size // 64) - structs[node] < pages:
             size += 1
         lines += [
             f"[node.n{node}]",
@@ -108,14 +107,15 @@ def described(record: dict[str, Any], free: list[int], *, device: bool = False) 
 
 
 def case_agreements(machine: str, case: dict[str, Any], mode: str | None = None) -> list[Agreement]:
-    """Where pages landed, all the way; and the turns that nodes took, page by page.
+    """Compare pages by node after every step of an allocation, and the nodes of its first pages.
 
-    Without `mode`, that of the case's policy is the model's.
+    ``mode``: of the model; None for that of the case's policy.
     """
     count = len(case["free"])
     mode = mode or _MODES.get(case["policy"], case["policy"])
 
     def landed(pages: list[int]) -> list[list[int]]:
+        """The model's pages on each node, for each number of allocated pages."""
         rows = numa.alloc(
             [number * _PAGE for number in pages],
             machine=machine,
@@ -138,7 +138,7 @@ def case_agreements(machine: str, case: dict[str, Any], mode: str | None = None)
     share = apart / case["pages"]
     sides = (_percent(row, case["pages"]) for row in (case["path"][-1][1:], model[-1]))
     found = [Agreement(f"{case['name']}: pages", *sides, share)]
-    # The kernel gives turns by address: where a round begins depends on the first page's number.
+    # The kernel interleaves by address: the node of the first page depends on its number.
     most = len(case["first"])
     turns = sum(case["weights"]) or len(case["nodes"]) or 1
     cumulative = landed(list(range(1, turns + 1)))

@@ -1,7 +1,8 @@
-"""aliusM's way (004) in the kernel: our patch of Debian's source, built, booted in a guest.
+"""aliusM (paper 004) in the kernel: builds Debian's source with our patch, and boots it in a guest.
 
-The patch (`bench/alius-kernel`) takes persistent memory of the firmware's map as ordinary memory
-where the parameter `alius` says so. Without it the same kernel leaves that memory alone: stock.
+The patch (`bench/alius-kernel`) makes the kernel use persistent memory of the firmware's map as
+ordinary memory if it has the parameter `alius` (variant "alius"). Without the parameter the kernel
+behaves as the unpatched one (variant "stock").
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from nearfar.guest.packages import Packages, program
 MACHINE: Final = persistent.MACHINE
 VARIANTS: Final = ("stock", "alius")
 ROOT: Final = Path(__file__).parent.parent.parent
-#: What is ours of the kernel, under its licence.
+#: Our patch and configuration, under the kernel's licence.
 PATCH: Final = ROOT / "bench" / "alius-kernel"
 BUILD: Final = ROOT / "build" / "alius-kernel"
 _SOURCE: Final = "linux-source-6.12"
 _PAGE: Final = 4096
-#: MiB of a node of DRAM, what the kernel and the files have of the first besides, of persistent
-#: memory, and what lies below 4 GiB.
+#: MiB of a DRAM node, additional MiB of the first for the kernel and its files, MiB of a persistent
+#: node, and MiB of memory below 4 GiB.
 _DRAM, _FILES, _FAR, _LOW = 128, 256, 384, 256
-#: Pages that the kernel is to allocate for itself: within a node, within all DRAM, in near
-#: persistent memory, in the far one, most of all memory.
+#: Pages of each allocation by the kernel. They fit in: a DRAM node, all DRAM, with near persistent
+#: memory, with far persistent memory, most of all memory.
 SIZES: Final = (40_000, 100_000, 180_000, 300_000, 450_000)
 _TIMEOUT: Final = 900
 
 
 def built() -> Path:
-    """The folder of the patched kernel, as if a package had been unpacked; built where it is not.
+    """The folder of the patched kernel, laid out as an unpacked package; builds it if missing.
 
     Raises:
         NearfarError: a tool or the source is missing, or the build fails (exit code 3).
@@ -90,7 +91,7 @@ def built() -> Path:
 
 
 def record(variant: str, kernel: Path) -> dict[str, Any]:
-    """Boot, have the kernel allocate for itself; what it reported.
+    """Boot a guest and make its kernel allocate memory; what the kernel reported.
 
     Args:
         variant: one of :data:`VARIANTS`.
@@ -100,8 +101,8 @@ def record(variant: str, kernel: Path) -> dict[str, Any]:
         NearfarError: no QEMU, or the guest failed.
     """
     topology = numa.topology(MACHINE)
-    asked = [(pages, ()) for pages in SIZES]
-    # Programs too, where there is room for more than DRAM holds.
+    sizes = [(pages, ()) for pages in SIZES]
+    # Allocations of programs, which exceed DRAM, need the memory that only "alius" uses.
     users = placement.cases(topology)[:2] if variant == "alius" else []
     files: dict[str, Path | bytes] = {
         "/work/allocate": placement.compiled(),
@@ -122,21 +123,21 @@ def record(variant: str, kernel: Path) -> dict[str, Any]:
         "added": True,
         "qemu": placement.qemu_version(),
         **placement.parse(text, users),
-        **persistent.own(text, asked),
+        **persistent.own(text, sizes),
     }
 
 
 def _guest(topology: dict[str, Any], kernel: Path, *, alius: bool) -> Guest:
-    """A guest with the machine's nodes; the firmware's map says which hold persistent memory.
+    """A guest with the machine's nodes, some of which hold persistent memory.
 
-    QEMU's firmware cannot say so: `memmap=SIZE!START` does, which is Linux's own way to emulate it.
+    QEMU's firmware cannot mark memory as persistent, so Linux's parameter `memmap=SIZE!START` does.
     """
     nodes = [
         Node((_DRAM if node["cpus"] else _FAR) << 20, min(node["cpus"], 1), node["socket"])
         for node in topology["nodes"]
     ]
     nodes[0] = Node((_DRAM + _FILES) << 20, 1, nodes[0].socket)
-    # In the order of nodes, and from 4 GiB on what is not below.
+    # Memory lies in the order of nodes; the first _LOW MiB below 4 GiB, the rest above.
     at, ranges = 4096 - _LOW, []
     for node in nodes:
         if not node.cpus:
@@ -153,13 +154,13 @@ def _guest(topology: dict[str, Any], kernel: Path, *, alius: bool) -> Guest:
 
 
 def agreements(record: dict[str, Any]) -> list[Agreement]:
-    """Fallback orders, and the pages of each allocation node by node, beside the model."""
+    """Compare fallback orders and the pages of each allocation by node with the model."""
     patched = record["variant"] == "alius"
     topology = numa.topology(MACHINE)
     kinds = [node["kind"] for node in topology["nodes"]]
     found = []
     for node in (each["node"] for each in topology["nodes"] if each["cpus"]):
-        # DRAM in the order that stock Linux gives it, then persistent memory, if it is memory.
+        # DRAM in the order of stock Linux, then persistent memory if the kernel uses it.
         dram, far = (
             [other for other in topology["fallback"][node] if (kinds[other] == "dram") is wanted]
             for wanted in (True, False)
@@ -170,7 +171,7 @@ def agreements(record: dict[str, Any]) -> list[Agreement]:
     with tempfile.TemporaryDirectory() as folder:
         machine = Path(folder) / "guest.toml"
         for one in record["vmalloc"]:
-            # What the kernel does not take for memory is there all the same.
+            # Nodes that the kernel does not use are missing from its list of free pages.
             free = one["free"] + [(_FAR << 20) // _PAGE] * (len(kinds) - len(one["free"]))
             whole = {**record, "distances": topology["distances"]}
             machine.write_text(described(whole, free, device=not patched))

@@ -1,7 +1,7 @@
-//! Alone in a virtual machine: allocates under a policy of memory and prints where the pages landed.
+//! Runs in a guest: allocates memory under NUMA policies and prints the nodes of the pages.
 //!
 //! `/cases` has a line for each case: `name|processor|policy|nodes|weights|pages`, nodes and weights
-//! separated by commas. Lines that begin with `@@` are for the script that started it.
+//! separated by commas. Output lines that begin with `@@` are parsed by `placement.py`.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::fs;
@@ -33,17 +33,17 @@ const READ_WRITE: c_int = 3;
 const READ_ALL: c_int = 3;
 
 const PAGE: usize = 4096;
-/// Pages that one page of the lowest page table describes.
+/// Pages that a page of the lowest page-table level maps.
 const TABLE: usize = 512;
-/// Pages between two reports of where they landed: 16 MiB.
+/// Pages between two reports of pages by node: 16 MiB.
 const STEP: usize = 4096;
-/// Pages whose nodes are printed one by one.
+/// First pages of an allocation whose nodes are printed one by one.
 const FIRST: usize = 64;
 const NODES: usize = 64;
 const WEIGHTS: &str = "/sys/kernel/mm/mempolicy/weighted_interleave";
 
 fn main() {
-    // As little held back as the kernel allows, so that nodes can be used up.
+    // Minimal reserves, so that nodes can be filled.
     for (name, value) in [
         ("min_free_kbytes", "512"),
         ("watermark_scale_factor", "1"),
@@ -103,7 +103,7 @@ fn case(line: &str) {
     let on: u64 = 1 << processor.parse::<u32>().unwrap_or(0);
     println!("@@case {name}");
     println!("@@free {}", join(&free()));
-    // SAFETY: the mask outlives the call; the mapping is new; every page touched lies in it.
+    // SAFETY: the mask outlives the call; the mapping is new; all touched pages lie in the mapping.
     unsafe {
         sched_setaffinity(0, 8, &on);
         let none = std::ptr::null_mut();
@@ -111,7 +111,7 @@ fn case(line: &str) {
         if start as isize == -1 {
             return println!("@@refused {line}");
         }
-        // Page tables first: they take turns of an interleaving policy like any other page.
+        // Allocate page tables first: under an interleaving policy they would take turns, too.
         for page in (0..pages).step_by(TABLE) {
             start.add(page * PAGE).write_volatile(1);
         }
@@ -138,7 +138,8 @@ fn case(line: &str) {
     println!("@@left {}", join(&free()));
 }
 
-/// The number of the first page, the node of each of the first pages, and how many lie on each node after every step.
+/// Print the number of the first page, the nodes of the first pages, and pages by node after every
+/// step.
 fn print_nodes(start: *mut u8, pages: usize) {
     println!("@@start {}", start as usize / PAGE);
     let mut landed = [0usize; NODES];
@@ -164,15 +165,15 @@ fn print_nodes(start: *mut u8, pages: usize) {
     }
 }
 
-/// Numbers of the nodes that are there.
+/// Numbers of the online nodes.
 fn nodes() -> Vec<usize> {
     let there = |node: &usize| Path::new(&format!("/sys/devices/system/node/node{node}")).exists();
     (0..NODES).filter(there).collect()
 }
 
-/// Free pages of every node, those on the processors' own lists too.
+/// Free pages of every node, including per-CPU lists.
 fn free() -> Vec<usize> {
-    // Reading it has every processor's part of the counters added up.
+    // Reading this file folds per-CPU counters into the totals.
     read("/proc/sys/vm/stat_refresh");
     let (mut free, mut node) = (vec![0; NODES], 0);
     for line in read("/proc/zoneinfo").lines() {

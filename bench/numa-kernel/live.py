@@ -1,8 +1,8 @@
 """`nearfar run --far node:1` in a guest with two memory nodes: Debian's kernel under QEMU.
 
-The guest runs the runtime's own tests on its kernel, then a program alone, and under each policy
-with a part of its memory on node 1, also while that has no room for it. Processors are emulated, so
-times mean little; where pages lie, and what the program reads, is up to the real kernel.
+The guest runs the runtime's tests, then a program alone, and under each policy with part of its
+memory on node 1, also while node 1 is full. Processors are emulated, so times mean little; the
+nodes of pages, and the data that the program reads, are up to the real kernel.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ from nearfar.live import LIBRARY
 ROOT = Path(__file__).parent.parent.parent
 ARCHITECTURES = ("x86_64", "aarch64")
 POLICIES = ("none", "autonuma", "tpp", "nomad", "ssp")
-#: Those that are run while node 1 is full, and the MiB of it that are left.
+#: Policies that also run while node 1 is full, and the MiB that are left free there.
 WHEN_FULL, LEFT = ("tpp", "ssp"), 6
-#: Fast memory of the program, MiB of its own, and how often it refers to a page: less often where
-#: QEMU takes longer.
+#: Fast memory, MiB of the program, and its references: fewer on aarch64, where QEMU is slower.
 FAST, MIB, REFERENCES = "4M", 12, {"x86_64": 60_000, "aarch64": 20_000}
-#: MiB that a program reads over and over, after it wrote all others, and for how many seconds;
-#: policies under which they are to be fast at the end.
+#: For "hot": MiB that the program reads over and over after it wrote all its memory, seconds, and
+#: policies that must have promoted these MiB at the end.
 HOT, HOT_SECONDS, PROMOTING = 2, 60, POLICIES[1:]
-#: With what only tests check.
+#: A release build with the checks of tests.
 CHECKED = (
     "--release",
     *("--config", "profile.release.debug-assertions=true"),
     *("--config", "profile.release.overflow-checks=true"),
 )
-#: Most frames that the runtime has not given back yet: spare ones, and those of its yard.
-NOBODYS = 8 + 64
-#: Seconds that the guest may take.
+#: Maximum free frames that the runtime keeps: spare ones, and those of its yard.
+UNUSED = 8 + 64
+#: Time limit of the guest, seconds.
 TIMEOUT = 3600
 _NODES = (Node(memory=640 << 20, cpus=2), Node(memory=128 << 20))
 _SCRIPT = """
@@ -73,7 +72,7 @@ echo "@@kernel $(uname -r)"
 
 
 def guest(architecture: str) -> Guest:
-    """Two nodes, the second without processors, between which the kernel moves nothing itself."""
+    """A guest with two nodes, the second without processors, and without NUMA balancing."""
     return Guest(
         architecture=architecture,
         hardware=Hardware(_NODES),
@@ -89,12 +88,12 @@ def programs(
     references: int | None = None,
     hot: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The program alone and under policies: what each printed, and where its pages were.
+    """Run the program alone and under policies; :func:`parse` of its output.
 
     Raises:
-        NearfarError: something is missing, or the guest did not come to its end.
+        NearfarError: a tool is missing, or the guest failed.
     """
-    # As `make test` compiles them: of the whole workspace most are made then.
+    # The options of `make test`, so that most crates are already compiled.
     whole = ("--workspace",) if architecture == platform.machine() else ("-p", "nearfar-live")
     made = built(architecture, "build", *CHECKED, *whole, "--example", "two_nodes")
     put: dict[str, Path | bytes] = {
@@ -118,7 +117,7 @@ def programs(
 
 
 def _library(architecture: str) -> Path:
-    """The library that is loaded into programs of an architecture."""
+    """The library of `nearfar run` that is preloaded into programs of an architecture."""
     if architecture != platform.machine():
         made = built(architecture, "build", *CHECKED, "-p", "nearfar-preload")
         return made["nearfar_preload"]
@@ -128,10 +127,10 @@ def _library(architecture: str) -> Path:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The lines of :func:`programs` as plain values.
+    """Parse the output of :data:`_SCRIPT`: the kernel's version, and results by case.
 
     Raises:
-        NearfarError: a program read what it had not written.
+        NearfarError: a program read wrong data.
     """
     found: dict[str, Any] = {"kernel": "", "cases": {}}
     case: dict[str, Any] = {}
@@ -159,10 +158,14 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def tests(architecture: str, chosen: str = "") -> dict[str, Any]:
-    """The runtime's tests on a guest's kernel: how many passed, and which were not run.
+    """Run the runtime's tests in a guest; those that passed, and those that were not run.
+
+    Args:
+        architecture: of the guest.
+        chosen: a part of the tests' names; empty for all tests.
 
     Raises:
-        NearfarError: something is missing, or the guest did not come to its end.
+        NearfarError: a tool is missing, or a test failed.
     """
     made = built(architecture, "test", "-p", "nearfar-live", "--lib", "--no-run")
     put: dict[str, Path | bytes] = {
@@ -179,7 +182,7 @@ def tests(architecture: str, chosen: str = "") -> dict[str, Any]:
 
 
 def record(architecture: str) -> dict[str, Any]:
-    """All that a guest of an architecture is asked."""
+    """Run tests and programs in guests of an architecture; their record."""
     found = {"machine": f"guest-{architecture}", "added": False, "qemu": qemu_version(architecture)}
     found["tests"] = tests(architecture, "linux::")
     found["kernel"] = found["tests"]["kernel"]
@@ -190,7 +193,7 @@ def record(architecture: str) -> dict[str, Any]:
 
 
 def agreements(record: dict[str, Any]) -> list[Agreement]:
-    """The runtime's side beside the kernel's, and the program alone."""
+    """Compare the runtime's counts of pages with the kernel's, and data with the program alone."""
     tests = record["tests"]
     left, passed = len(tests["not_run"]), len(tests["passed"])
     found = [
@@ -198,7 +201,7 @@ def agreements(record: dict[str, Any]) -> list[Agreement]:
         Agreement("tests that passed", str(passed), "some", float(passed == 0)),
     ]
     for name, case in record.get("hot", {}).items():
-        # `none` leaves them where they were first put; others may miss a MiB.
+        # Under `none` hot pages stay on node 1; other policies may leave 1 MiB (256 pages) there.
         slow, expected = case["hot"][1], HOT * 256 if name.startswith("none") else 0
         item = f"{name}: hot pages on node 1"
         found.append(Agreement(item, str(slow), str(expected), abs(slow - expected), 256))
@@ -210,18 +213,18 @@ def agreements(record: dict[str, Any]) -> list[Agreement]:
         read = case["sum"]
         found.append(Agreement(f"{name}: what is read", read, alone, float(read != alone)))
         far, counted = case["nodes"][1], case["used"][1]
-        # Frames that are nobody's are given back many at a time.
-        apart = max(counted - far, far - counted - NOBODYS, 0) / max(counted, 1)
-        sides = (str(far), f"{counted} to {counted + NOBODYS}")
+        # The runtime releases unused frames in batches.
+        apart = max(counted - far, far - counted - UNUSED, 0) / max(counted, 1)
+        sides = (str(far), f"{counted} to {counted + UNUSED}")
         found.append(Agreement(f"{name}: pages on node 1", *sides, apart))
     return found
 
 
 def built(architecture: str, *words: str) -> dict[str, Path]:
-    """What a command of cargo makes for an architecture, by name: programs, tests, libraries.
+    """Run cargo for an architecture; the programs and libraries that it builds, by name.
 
     Raises:
-        NearfarError: it cannot be made (exit code 3).
+        NearfarError: cargo fails (exit code 3).
     """
     command = [program("cargo", "cargo"), *words, "--locked", "--quiet", "--message-format=json"]
     environment = dict(os.environ)
@@ -248,7 +251,7 @@ def built(architecture: str, *words: str) -> dict[str, Path]:
 
 
 def stripped(path: Path, architecture: str) -> bytes:
-    """A program without what only debuggers read."""
+    """The bytes of a program or library without its symbols."""
     native = architecture == platform.machine()
     strip = program("strip" if native else f"{architecture}-linux-gnu-strip", "binutils")
     with tempfile.TemporaryDirectory() as folder:

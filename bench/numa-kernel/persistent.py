@@ -1,7 +1,8 @@
-"""Persistent memory made system memory in a guest, by what ``nearfar numa plan`` emits.
+"""Persistent memory as system memory in a guest, set up by the output of ``nearfar numa plan``.
 
-Debian's kernel finds the modules by NFIT; they become devices (``ndctl``), and these system memory
-(``daxctl``, driver ``kmem``). Counted is where a program's pages land, and the kernel's own.
+Debian's kernel finds the modules in the NFIT table. ``ndctl`` makes devices of them, and ``daxctl``
+makes the devices system memory (driver ``kmem``). The record has the nodes of pages of programs and
+of the kernel itself.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from nearfar.guest import Guest, Hardware, Node
 
 MACHINE = "optane-4node"
 _PAGE = 4096
-#: MiB of a node of DRAM, what the kernel and the files have of the first besides, and of persistent
-#: memory: a part that the kernel can add, 128 MiB, is lost to the device's own description.
+#: MiB of a DRAM node, additional MiB of the first for the kernel and its files, and MiB of a
+#: persistent node, of which one block of 128 MiB is lost to the device's metadata.
 _DRAM, _FILES, _FAR = 128, 256, 384
 _TIMEOUT = 600
-#: Pages that the kernel is to allocate for itself, and the nodes to interleave them over: within a
-#: node, within all DRAM, in near persistent memory, in the far one.
+#: Pages of each allocation by the kernel, and the nodes to interleave them over. They fit in: a
+#: DRAM node, all DRAM, with near persistent memory, with far persistent memory.
 _SIZES: tuple[tuple[int, tuple[int, ...]], ...] = (
     (40_000, ()),
     (100_000, ()),
@@ -35,8 +36,8 @@ _SIZES: tuple[tuple[int, tuple[int, ...]], ...] = (
     (300_000, ()),
     (30_000, (4, 5)),
 )
-#: How many of them there are until one is more than all DRAM.
-_TOO_MUCH = 3
+#: Number of sizes up to the first that exceeds all DRAM.
+_UP_TO_TOO_LARGE = 3
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ class Variant:
     """How persistent memory becomes system memory.
 
     Attributes:
-        name: of it.
-        mode: the plan's, whose script for ``daxctl`` runs in the guest.
-        slit: the kernel reads distances with all DRAM first instead of the firmware's.
+        name: of the variant.
+        mode: of the plan, whose script for ``daxctl`` runs in the guest.
+        slit: whether the firmware's distances are replaced by those of :func:`made_slit`.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Variant:
 
     @property
     def kernel_too(self) -> bool:
-        """Whether the memory is the kernel's as well, not movable."""
+        """Whether the kernel may use the memory itself, because it is not movable."""
         return self.mode == "alius"
 
 
@@ -67,19 +68,20 @@ VARIANTS = (
 
 
 def record(variant: Variant, firmware: str = "") -> dict[str, Any]:
-    """Boot, make the memory system memory, allocate; what the kernel reported.
+    """Boot, make persistent memory system memory, and allocate; what the kernel reported.
 
     Args:
         variant: one of :data:`VARIANTS`.
-        firmware: for other distances, the guest's SLIT, as another record has it.
+        firmware: the guest's SLIT in hexadecimal digits, from the record of another variant; only
+            needed if ``variant.slit``.
 
     Raises:
-        NearfarError: no QEMU, a tool or a package is missing, or the guest failed.
+        NearfarError: QEMU, a tool or a package is missing, or the guest failed.
     """
     topology = numa.topology(MACHINE)
     users = [] if variant.kernel_too else placement.cases(topology)[:2]
-    asked = _SIZES if variant.kernel_too else _SIZES[:_TOO_MUCH]
-    lines = (f"{pages} {_interleave(nodes)}\n" for pages, nodes in asked)
+    sizes = _SIZES if variant.kernel_too else _SIZES[:_UP_TO_TOO_LARGE]
+    lines = (f"{pages} {_interleave(nodes)}\n" for pages, nodes in sizes)
     files: dict[str, Path | bytes] = {
         "/work/allocate": placement.compiled(),
         "/cases": "".join(placement.line(case, topology) for case in users).encode(),
@@ -88,7 +90,7 @@ def record(variant: Variant, firmware: str = "") -> dict[str, Any]:
         "/work/persistent.sh": Path(__file__).with_name("persistent.sh"),
     }
     if variant.slit:
-        # The kernel looks through the archive before it unpacks it.
+        # The kernel reads ACPI tables from this path of its initial ramdisk.
         made = made_slit(topology, bytes.fromhex(firmware))
         files["kernel/firmware/acpi/slit.aml"] = made
     done = _guest(topology).run(["sh", "persistent.sh"], files=files, timeout=_TIMEOUT)
@@ -102,13 +104,13 @@ def record(variant: Variant, firmware: str = "") -> dict[str, Any]:
         "added": True,
         "qemu": placement.qemu_version(),
         **placement.parse(text, users),
-        **own(text, asked),
+        **own(text, sizes),
     }
 
 
 def made_slit(topology: dict[str, Any], firmware: bytes) -> bytes:
-    """The firmware's table with 100 added to the distances of nodes without cores, so that all DRAM
-    comes first; of a higher revision, as the kernel demands."""
+    """The firmware's SLIT with 100 added to distances of nodes without cores, so that the kernel
+    fills all DRAM first; with a higher revision, without which the kernel ignores it."""
     table = bytearray(firmware)
     far = {node["node"] for node in topology["nodes"] if not node["cpus"]}
     size = table[36]
@@ -138,11 +140,12 @@ def _emitted(kind: str, variant: Variant, topology: dict[str, Any]) -> str:
 
 
 def _interleave(nodes: Sequence[int]) -> str:
+    """The command prefix that interleaves memory over nodes; empty for no nodes."""
     return f"numactl --interleave={','.join(map(str, nodes))}" if nodes else ""
 
 
 def _guest(topology: dict[str, Any]) -> Guest:
-    """A guest with the machine's nodes, those without cores of persistent memory."""
+    """A guest with the machine's nodes; those without cores are persistent memory."""
     nodes = [
         Node(_DRAM << 20 if node["cpus"] else 0, min(node["cpus"], 1), node["socket"])
         for node in topology["nodes"]
@@ -152,8 +155,8 @@ def _guest(topology: dict[str, Any]) -> Guest:
     words = ["-machine", "nvdimm=on,max-ram-below-4g=256M", "-m", "slots=8,maxmem=64G"]
     for place, number in enumerate(far):
         words += ["-object", f"memory-backend-ram,id=far{number},size={_FAR}M"]
-        # QEMU 7.2 lists modules by a hash of their names, and Linux numbers nodes as they are
-        # listed: by these names in the order of the nodes, which is looked at.
+        # QEMU 7.2 lists modules in the order of a hash of their names, and Linux numbers nodes in
+        # that order. With these names it is the order of the nodes.
         words += ["-device", f"nvdimm,id=pmem{2 * place},memdev=far{number},node={number}"]
     parameters = ["transparent_hugepage=never", "init_on_alloc=0", "numa_balancing=disable"]
     return Guest(
@@ -167,7 +170,7 @@ def _guest(topology: dict[str, Any]) -> Guest:
 
 
 def own(text: str, asked: Sequence[tuple[int, tuple[int, ...]]]) -> dict[str, Any]:
-    """What the guest printed of the kernel's own allocations, and of zones."""
+    """Parse the guest's output about the kernel's own allocations (``asked``) and about zones."""
     found: list[dict[str, Any]] = []
     zones = []
     for line in text.splitlines():
@@ -189,7 +192,7 @@ def own(text: str, asked: Sequence[tuple[int, tuple[int, ...]]]) -> dict[str, An
 
 
 def agreements(record: dict[str, Any]) -> list[Agreement]:
-    """What the kernel did with its own pages, beside the model."""
+    """Compare the nodes of the kernel's own pages with the model."""
     (variant,) = (each for each in VARIANTS if each.name == record["variant"])
     found = []
     with tempfile.TemporaryDirectory() as folder:
@@ -198,7 +201,7 @@ def agreements(record: dict[str, Any]) -> list[Agreement]:
             machine.write_text(described(record, one["free"]))
             if variant.slit and not one["nodes"]:
                 found.append(_by_kind(machine, one))
-            # What is not movable is the kernel's in the order in which it is a program's.
+            # In memory that is not movable, the kernel's own pages are placed like a program's.
             allocator = "user" if variant.kernel_too else "vmalloc"
             mode = "interleave" if one["nodes"] else "kmem-dax"
             found.append(landed(machine, one, mode, allocator))
@@ -206,7 +209,7 @@ def agreements(record: dict[str, Any]) -> list[Agreement]:
 
 
 def landed(machine: Path, one: dict[str, Any], mode: str, allocator: str) -> Agreement:
-    """Node by node; or that it is impossible."""
+    """Compare an allocation's pages by node with the model, or whether it is possible at all."""
     how = f", interleaved over {','.join(map(str, one['nodes']))}" if one["nodes"] else ""
     item = f"{one['pages']:,} pages of the kernel{how}"
     row = _allocated(machine, one, mode, allocator)
@@ -222,7 +225,7 @@ def landed(machine: Path, one: dict[str, Any], mode: str, allocator: str) -> Agr
 
 
 def _by_kind(machine: Path, one: dict[str, Any]) -> Agreement:
-    """Beside aliusM: near and far DRAM, near and far persistent memory."""
+    """Compare with mode ``alius`` by kind: near DRAM and persistent memory, then far ones."""
     row = _allocated(machine, one, "alius", "vmalloc")
     ours, theirs = [], []
     for local in (True, False):
@@ -234,7 +237,7 @@ def _by_kind(machine: Path, one: dict[str, Any]) -> Agreement:
 
 
 def _allocated(machine: Path, one: dict[str, Any], mode: str, allocator: str) -> dict[str, Any]:
-    """The model's row of an allocation."""
+    """The model's row for an allocation."""
     found: dict[str, Any] = numa.alloc(
         [one["pages"] * _PAGE],
         machine=str(machine),

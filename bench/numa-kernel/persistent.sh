@@ -1,10 +1,10 @@
 #!/bin/busybox sh
-# In a guest with persistent memory (NFIT): makes a device of each region, gives the devices to
-# /work/online, which is to make them system memory, and has the kernel allocate for itself, as many
-# pages as a line of /work/sizes says, by the words after that. Then /work/allocate does its part.
+# In a guest with persistent memory (NFIT): makes a device of each region, and runs /work/online, which
+# makes the devices system memory. For each line of /work/sizes, pages and a command prefix, the kernel
+# allocates that many pages for itself, under the prefix. Then runs /work/allocate.
 #
-# What the kernel allocates is the table of a zram device: vzalloc, a fixed number of bytes for each
-# of its pages. /proc/vmallocinfo says on which nodes it lies.
+# The kernel's allocation is the table of a zram device, which has a fixed number of bytes for each page
+# of the device (vzalloc). /proc/vmallocinfo shows the nodes of its pages.
 
 zram=/sys/block/zram0
 for region in /sys/bus/nd/devices/region*; do
@@ -12,13 +12,13 @@ for region in /sys/bus/nd/devices/region*; do
   ndctl create-namespace -f -e "namespace${region##*region}.0" -m devdax --map=mem >/dev/null || exit
 done
 sh /work/online >/tmp/online 2>&1 || { cat /tmp/online >&2; exit 1; }
-# As little held back as the kernel allows, so that nodes can be used up.
+# Minimal reserves, so that nodes can be filled.
 for setting in min_free_kbytes=512 watermark_scale_factor=1 watermark_boost_factor=0 \
   percpu_pagelist_high_fraction=100000 "lowmem_reserve_ratio=2000 2000 2000 2000 2000"; do
   echo "${setting#*=}" >"/proc/sys/vm/${setting%%=*}"
 done
-# The process that asks for too much is the one to be killed. It may take a moment to end: a kernel that
-# finds nobody else to kill until then would panic.
+# The OOM killer is to kill the process that allocates too much. Until that has ended, the kernel kills
+# spare processes; without any it would panic.
 echo -1000 >/proc/self/oom_score_adj
 for spare in $(seq 50); do
   sh -c "echo 900 >/proc/self/oom_score_adj; exec sleep 600" &
@@ -39,7 +39,7 @@ while read -r pages words; do
   echo "@@vmalloc $pages $words"
   echo "@@vfree $(free)"
   size=$((pages * 4096 / entry * 4096))
-  # On the first processor, which is on node 0.
+  # Run on the first processor, which is on node 0.
   taskset 1 $words sh -c "echo 1000 >/proc/self/oom_score_adj; echo $size >$zram/disksize" 2>/dev/null
   echo "@@vlanded $(table "$pages" | sed 's/.*vpages//')"
   echo 1 >$zram/reset

@@ -1,8 +1,8 @@
-"""Boot Debian's kernel under QEMU with a machine's memory nodes and let it place memory.
+"""Boots Debian's kernel under QEMU with a machine's memory nodes, and records where pages land.
 
-The machine is emulated (TCG), so times mean nothing; where pages land is up to the real allocator.
-Its nodes are much smaller than the machine's; numbers, sockets, distances, latencies and bandwidths
-(SRAT, SLIT, HMAT) are the machine file's.
+The processor is emulated (TCG), so times mean nothing, but pages are placed by the real allocator.
+Nodes are much smaller than the machine's; their numbers, sockets, distances, latencies and
+bandwidths (SRAT, SLIT, HMAT) are those of the machine file.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from nearfar.errors import NearfarError
 from nearfar.guest import ARCHITECTURES, Guest, Hardware, Link, Node
 from nearfar.guest.packages import program
 
-#: MiB of a node of DRAM and of another; what the kernel has of the node that it boots on; and what
-#: another node has at boot where the rest is added later, a part that the kernel can add.
+#: MiB of a DRAM node and of a far node; additional MiB of the boot node for the kernel; MiB of a
+#: far node that are added later with ``added``: one block of memory hot-plug.
 _DRAM, _FAR, _KERNEL, _PART = 128, 256, 128, 128
 #: Linux's numbers of the policies (include/uapi/linux/mempolicy.h).
 _POLICIES = {
@@ -32,13 +32,13 @@ _POLICIES = {
     "preferred-many": 5,
     "weighted-interleave": 6,
 }
-#: Seconds that an emulated machine may take for all cases.
+#: Time limit of a guest for all cases, seconds.
 _TIMEOUT = 900
 
 
 @dataclass(frozen=True)
 class Case:
-    """An allocation: who, how, how many pages."""
+    """An allocation from a processor of node ``origin`` under a policy for ``nodes``."""
 
     name: str
     policy: str
@@ -49,7 +49,7 @@ class Case:
 
 
 def cases(topology: dict[str, Any]) -> list[Case]:
-    """Allocations for a machine: each policy, with and without nodes that run full."""
+    """Allocations on a machine: each policy, with and without nodes that become full."""
     nodes = topology["nodes"]
     sizes = _pages(nodes)
     cores = [node["node"] for node in nodes if node["cpus"]]
@@ -83,12 +83,12 @@ def record(machine: str, kernel: str | None = None, *, added: bool = False) -> d
     """Boot with the nodes of ``machine``, run its cases, return what the kernel reported.
 
     Args:
-        machine: name of a machine with nodes without cores.
+        machine: name of a machine that has nodes without cores.
         kernel: Debian's package of the kernel; None for 6.12.
-        added: half of each node without cores is added to the running system, as movable memory.
+        added: add half of each node without cores to the running system, as movable memory.
 
     Raises:
-        NearfarError: no QEMU or Rust compiler, or the guest did not come to its end.
+        NearfarError: QEMU or the Rust compiler is missing, or the guest failed.
     """
     topology = numa.topology(machine)
     asked = cases(topology)
@@ -101,7 +101,7 @@ def record(machine: str, kernel: str | None = None, *, added: bool = False) -> d
         hardware=_hardware(machine, topology, added),
         kernel=kernel,
         parameters=words,
-        # Little below 4 GiB: policies pass over the kernel's lower zones.
+        # Little memory below 4 GiB, because policies do not apply to the kernel's lower zones.
         qemu=["-machine", "max-ram-below-4g=128M"],
     )
     files = {"/work/allocate": compiled(), "/cases": lines.encode()}
@@ -115,10 +115,10 @@ def record(machine: str, kernel: str | None = None, *, added: bool = False) -> d
 
 
 def parse(console: str, asked: Sequence[Case]) -> dict[str, Any]:
-    """What the machine wrote on its console, as plain values.
+    """Parse the output of ``allocate.rs``.
 
     Raises:
-        NearfarError: it ended early, or refused a case.
+        NearfarError: the output is incomplete, or the kernel refused a case.
     """
     found: dict[str, Any] = {"kernel": "", "tables": {}}
     rows: dict[str, dict[int, list[int]]] = {"distance": {}, "fallback": {}}
@@ -135,7 +135,7 @@ def parse(console: str, asked: Sequence[Case]) -> dict[str, Any]:
             name, _, digits = rest.partition(" ")
             found["tables"][name] = digits
         elif word in rows:
-            # The kernel prints the order again whenever memory is added: the last counts.
+            # The kernel prints its fallback order again when memory is added; the last one counts.
             place, *row = rest.replace(":", "").split()
             rows[word][int(place)] = [int(number) for number in row]
         elif word == "case":
@@ -164,12 +164,12 @@ def parse(console: str, asked: Sequence[Case]) -> dict[str, Any]:
 
 
 def _pages(nodes: Sequence[dict[str, Any]]) -> list[int]:
-    """Pages of each emulated node, less what the kernel has."""
+    """Pages of each emulated node, without those for the kernel."""
     return [256 * (_DRAM if node["cpus"] else _FAR) for node in nodes]
 
 
 def line(case: Case, topology: dict[str, Any]) -> str:
-    """A case as the first process reads it."""
+    """A case as a line of ``/cases``, which ``allocate.rs`` reads."""
     processors = [node["node"] for node in topology["nodes"] if node["cpus"]]
     numbers = [",".join(map(str, given)) for given in (case.nodes, case.weights)]
     words = [case.name, processors.index(case.origin), _POLICIES[case.policy], *numbers, case.pages]
@@ -205,12 +205,12 @@ def _hardware(machine: str, topology: dict[str, Any], added: bool) -> Hardware:
 
 
 def qemu_version(architecture: str = "x86_64") -> str:
-    """What QEMU says of itself."""
+    """The version line of QEMU."""
     return _output(ARCHITECTURES[architecture].qemu[0], "--version").splitlines()[0]
 
 
 def compiled() -> bytes:
-    """The program that allocates, without libraries."""
+    """``allocate.rs`` compiled to a static program."""
     with tempfile.TemporaryDirectory() as scratch:
         made = Path(scratch) / "allocate"
         _output(
@@ -225,7 +225,7 @@ def _output(name: str, *words: str) -> str:
     """Standard output of a program.
 
     Raises:
-        NearfarError: it is not there or fails.
+        NearfarError: the program is not installed or fails.
     """
     done = subprocess.run([program(name), *words], capture_output=True, text=True, check=False)
     if done.returncode != 0:

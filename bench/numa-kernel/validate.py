@@ -31,7 +31,7 @@ MACHINES = (("optane-4node", False), ("optane-4node", True), ("cxl-2socket", Fal
 def compared(
     options: argparse.Namespace,
 ) -> Iterator[tuple[str, dict[str, Any], list[agree.Agreement]]]:
-    """The name of each record that was asked for, the record, and how it agrees with the model."""
+    """The name of each chosen record, the record, and its comparisons with the model."""
     chosen = [(machine, options.added) for machine in options.machine or ()]
     one = options.persistent or options.alius or options.live
     everything = not (chosen or one)
@@ -55,7 +55,7 @@ def compared(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Boot, allocate, compare, print; return the exit code."""
+    """Make the records, compare them with the model and print; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--machine", action="append", help="one with nodes without cores")
     parser.add_argument("--added", action="store_true", help="of --machine: added while it runs")

@@ -1,7 +1,7 @@
-"""Programs of different kinds that the kernel is asked about: one entry of a table each.
+"""Programs that the bench runs under a real kernel and captures.
 
-Sizes are such that a program holds some 10,000 pages and runs for a second or less: none was chosen
-by what the kernel or the prediction says of it.
+At full size, each has a footprint of some 10,000 pages and runs for at most a second. None was
+chosen by its results.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Program:
     """One program.
 
     Attributes:
-        name: of it.
-        kind: what it stands for, a few words.
-        needs: programs and libraries that must be there.
-        make: given a folder and the part of the full size, makes what it reads there, and returns
-            its command.
+        name: of the program.
+        kind: the class of programs that it represents, in a few words.
+        needs: commands and libraries that must be installed.
+        make: given a folder and a scale of the input, writes the input to the folder and returns
+            the command.
     """
 
     name: str
@@ -36,17 +36,17 @@ class Program:
     make: Callable[[Path, float], list[str]]
 
     def missing(self) -> list[str]:
-        """What it needs and is not there: programs, and libraries by `lib` and their name."""
+        """The commands and libraries (such as ``libc``) of ``needs`` that are not installed."""
         return [name for name in self.needs if not (shutil.which(name) or _library(name))]
 
 
 def _library(name: str) -> str | None:
-    """File name of a library, such as ``libc``."""
+    """File name of a library, such as ``libc.so.6`` for ``libc``; None if not installed."""
     return find_library(name.removeprefix("lib")) if name.startswith("lib") else None
 
 
 def _lines(folder: Path, count: float, most: int = 180) -> str:
-    """Lines of 60 to ``most`` hexadecimal digits, in no order; the same ones every time."""
+    """Write lines of 60 to ``most`` random hexadecimal digits, the same in every run; the path."""
     draw = random.Random(1)
     digits = (draw.randint(60, most) for _ in range(int(count)))
     path = folder / f"lines-{int(count)}.txt"
@@ -55,7 +55,7 @@ def _lines(folder: Path, count: float, most: int = 180) -> str:
 
 
 def _source(folder: Path, functions: float) -> str:
-    """Functions in C that call each other."""
+    """Write a C file of functions that call each other; the path."""
     draw = random.Random(1)
     made = ["int table[4096];\n"]
     for number in range(int(functions)):
@@ -74,7 +74,7 @@ def _source(folder: Path, functions: float) -> str:
 
 
 def _found(name: str) -> str:
-    """Full path of a program that is there."""
+    """Full path of an installed program."""
     path = shutil.which(name)
     assert path is not None, name
     return path
@@ -158,7 +158,7 @@ def _bgsave(folder: Path, part: float) -> list[str]:
 
 
 def _allocating(name: str, allocator: str, decay: str) -> Program:
-    """A program with the allocator of a library, and the milliseconds after which it gives back."""
+    """``alloc.c`` with an allocator's library; ``decay``: jemalloc's decay time, milliseconds."""
 
     def make(folder: Path, part: float) -> list[str]:
         program, source = str(folder / "alloc"), str(HERE / "alloc.c")
@@ -170,7 +170,7 @@ def _allocating(name: str, allocator: str, decay: str) -> Program:
     return Program(name, "objects that come and go", ("gcc", allocator), make)
 
 
-#: Programs that manage their memory themselves, for the case of huge pages.
+#: Programs with their own memory management, for the case `thp`.
 MANAGED = (
     Program("java", "a virtual machine with a collector", ("java", "javac"), _java),
     Program("go", "goroutines and a collector", ("go",), _go),
@@ -180,6 +180,7 @@ MANAGED = (
     _allocating("tcmalloc", "libtcmalloc_minimal", "0"),
 )
 
+#: Programs of `kernel-faults`, `page-gain` and other cases.
 PROGRAMS = (
     Program("sort", "a sort of lines", ("sort",), _sort),
     Program("sqlite", "a database, in Python", (), _sqlite),

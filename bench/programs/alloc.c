@@ -1,5 +1,5 @@
-/* Objects of many sizes that come and go in phases, so that the allocator gives memory back and takes
- * it again: alloc ROUNDS. DECAY is what jemalloc waits before it gives back, in milliseconds.
+/* alloc ROUNDS: allocates and frees objects of many sizes in phases, so that the allocator releases
+ * memory to the kernel and allocates it again. DECAY: jemalloc's decay time, milliseconds.
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-"""Sorting, gathering and a product of matrices in numpy."""
+"""Sorting, gathering and a matrix product in numpy: arrays.py COUNT."""
 
 import sys
 

@@ -1,4 +1,4 @@
-# A redis server that may have huge pages and saves a dump while keys are written: bgsave.sh FOLDER LOAD
+# bgsave.sh FOLDER LOAD: a redis server that may use huge pages saves a dump while keys are written.
 socket=$1/redis.sock
 rm -f "$1/dump.rdb"
 redis-server --port 0 --unixsocket "$socket" --save "" --dir "$1" --disable-thp no &

@@ -1,4 +1,4 @@
-# A redis server with many values, and one client that reads some of them: big.sh FOLDER KEYS LOAD.
+# big.sh FOLDER KEYS LOAD: a redis server with KEYS values of 900 bytes; a client sends the commands of LOAD.
 socket=$1/redis.sock
 redis-server --port 0 --unixsocket "$socket" --save "" --appendonly no --enable-debug-command yes &
 until [ -S "$socket" ]; do sleep 0.05; done

@@ -1,8 +1,8 @@
-/* What the first access to memory decides: first read FILE | mapped FILE | memory r|w.
+/* first read FILE | mapped FILE | memory r|w: programs that differ in their first access to memory.
  *
- * read, mapped: reads a file in pieces of 64 KiB, by calls or through a mapping, and after each piece
- * adds to random places of 64 MiB of memory. memory: reads (r) or writes (w) one byte of each page
- * of 64 MiB, writes it where it was read, and then reads random places. */
+ * read, mapped: reads a file in pieces of 64 KiB, by read(2) or through a mapping, and after each
+ * piece increments random bytes of 64 MiB of anonymous memory. memory: first reads (r) or writes (w) a
+ * byte of each page of 64 MiB; with r writes it then, too. Then reads random bytes. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* Breadth-first searches and sums over the edges of a random graph whose vertices differ in degree. */
+/* graph VERTICES SEARCHES: breadth-first searches, and as many rounds of a page rank, on a random graph
+ * with 0 to 23 edges from each vertex. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* What programs do to huge pages: huge sparse|again|grow|fork ROUNDS.
+/* huge sparse|again|grow|fork ROUNDS: patterns of memory use that huge pages help or hurt.
  *
- * sparse: one page in each 2 MiB of 256 MiB, then work on these.
- * again: fills 128 MiB, gives every second 128 KiB back, works on the rest, and takes them again.
- * grow: a mapping that grows by 64 KiB at a time, as a heap does, with work in between.
+ * sparse: uses one page in each 2 MiB of 256 MiB.
+ * again: fills 128 MiB, releases every second 128 KiB, uses the rest, and fills the released part again.
+ * grow: a mapping that grows by 64 KiB at a time, as a heap does, and is used in between.
  * fork: fills 128 MiB and forks; parent and child write a tenth of it, then the child ends.
  */
 #define _GNU_SOURCE
@@ -19,7 +19,7 @@
 
 static uint64_t state = 1, sum;
 
-/* Random references to `pages` pages, `step` bytes apart. */
+/* Increments random bytes of `pages` pages, `step` bytes apart. */
 static void work(char *memory, long pages, long step, long references)
 {
 	for (long i = 0; i < references; i++) {

@@ -1,7 +1,8 @@
-/* A hot set that moves: moving COLD HOT DEVIATION SHIFT ROUNDS OPERATIONS WORK. Of its operations, each
- * a load, a quarter goes to any of COLD pages, the others to HOT pages after them, near a mean that
- * moves by SHIFT, a share of these, after each round of OPERATIONS. An operation takes about WORK
- * thousand instructions. Prints what the kernel has counted before and at each tenth. */
+/* moving COLD HOT DEVIATION SHIFT ROUNDS OPERATIONS WORK: a working set that moves. An operation is a
+ * load and WORK thousand instructions. A quarter of the loads is uniform over COLD pages. The others
+ * are normally distributed over the HOT pages after them; the mean moves by SHIFT after each round of
+ * OPERATIONS (SHIFT and DEVIATION are shares of the hot pages). Prints the kernel's counters and where
+ * pages are, at the start and at each tenth of the run. */
 #define _GNU_SOURCE
 #include <linux/mempolicy.h>
 #include <math.h>
@@ -15,9 +16,10 @@
 #include <unistd.h>
 
 enum { PAGE = 4096, TENTHS = 10, CHUNK = 512, SAMPLES = 20000, CALIBRATION = 20000 };
-/* An emulated processor keeps every translation, and does not set an accessed bit while it has one. It
- * forgets all of them when this many pages are protected, after this many operations. */
+/* QEMU's TLB evicts no translations, and sets no accessed bit while it holds one. To flush it, MANY
+ * pages are protected every TLB operations. */
 enum { MANY = 40, TLB = 1024 };
+/* Parts of equal probability into which the normal distribution is divided. */
 enum { PARTS = 1 << 14 };
 
 static uint64_t state = 1, cold, hot, rounds, operations, work;
@@ -30,7 +32,7 @@ static uint64_t draw(void)
 	return state >> 32;
 }
 
-/* Of a normal distribution over the hot pages: where each part of it begins, in 1/256 of a page. */
+/* Where each part of the distribution begins, in 1/256 of a hot page. */
 static uint32_t parts[PARTS + 1];
 
 static double density(uint64_t page)
@@ -83,7 +85,7 @@ static double now(clockid_t clock)
 	return time.tv_sec * 1e9 + time.tv_nsec;
 }
 
-/* The lines of a file that begin with one of these names. */
+/* Prints the lines of a file that begin with one of the names. */
 static void lines(const char *path, const char *const *names)
 {
 	char line[256];
@@ -102,7 +104,7 @@ static void free_pages(void)
 	lines("/sys/devices/system/node/node0/vmstat", (const char *const[]){ "nr_free_pages ", NULL });
 }
 
-/* Where pages are, and which share of a round's operations finds them on node 0. */
+/* Prints how many pages are on node 0, the share of the round's loads that go there, and counters. */
 static void report(double began, uint64_t round)
 {
 	uint64_t at[2] = { 0, 0 }, fast = 0, before = state;
@@ -138,7 +140,7 @@ static void *mapped(uintptr_t at, uint64_t size)
 	return made;
 }
 
-/* Nanoseconds in which the kernel moves a page. */
+/* Nanoseconds that the kernel takes to migrate a page. */
 static double migration(void)
 {
 	char *area = memset(mapped(0x180000000000, CHUNK * PAGE), 1, CHUNK * PAGE);
@@ -167,10 +169,10 @@ int main(int argc, char **argv)
 	deviation = atof(argv[3]), shift = atof(argv[4]);
 	rounds = strtoull(argv[5], NULL, 10), operations = strtoull(argv[6], NULL, 10);
 	work = strtoull(argv[7], NULL, 10);
-	/* What is printed waits until the end: a guest that waits for its console loses virtual time. */
+	/* Buffers all output until the end: waiting for the console would take virtual time. */
 	static char printed[1 << 16];
 	setvbuf(stdout, printed, _IOFBF, sizeof printed);
-	/* Where Linux 6.12 scans it last but for the stack, and nothing beside it. */
+	/* At an address that Linux 6.12 scans last but for the stack, away from other mappings. */
 	memory = mapped(0x300000000000, (cold + hot) * PAGE);
 	is_fast = memset(mapped(0x200000000000, cold + hot), 1, cold + hot);
 	protected = memset(mapped(0x100000000000, MANY * PAGE), 1, MANY * PAGE);

@@ -1,4 +1,4 @@
-// Objects in a map, replaced and looked up, so that the collector has work.
+// objects.js COUNT: looks up and replaces objects in a map, so that the garbage collector has work.
 const count = Number(process.argv[2]);
 let state = 1;
 const draw = (limit) => (state = (state * 48271) % 2147483647) % limit;

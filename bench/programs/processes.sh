@@ -1,4 +1,4 @@
-# A shell that holds the lines of a file, and starts many short-lived processes.
+# processes.sh FILE COUNT: a shell that keeps the lines of a file in memory and starts processes.
 mapfile -t lines < "$1"
 total=0
 for ((n = 0; n < $2; n++)); do

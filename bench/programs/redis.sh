@@ -1,4 +1,4 @@
-# A redis server, and one client that gives it the commands of a file.
+# redis.sh FOLDER LOAD: a redis server, and a client that sends it the commands of LOAD.
 socket=$1/redis.sock
 redis-server --port 0 --unixsocket "$socket" --save "" --appendonly no &
 until [ -S "$socket" ]; do sleep 0.05; done

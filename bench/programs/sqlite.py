@@ -1,4 +1,4 @@
-"""Rows in a database in memory, and look-ups of which few rows get most."""
+"""sqlite.py ROWS: inserts into an in-memory database, and lookups that favour low keys."""
 
 import random
 import sqlite3

@@ -1,5 +1,5 @@
-// Regions used in turn: steps COUNT MIB SECONDS. All of each is touched once; then one region is used for
-// some seconds, over and over, then the next.
+// steps COUNT MIB SECONDS: touches COUNT regions once, prints "ready", then writes every page of one
+// region over and over for SECONDS, then of the next, and so on.
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>

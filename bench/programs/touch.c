@@ -1,5 +1,5 @@
-/* References to pages at random: touch PAGES REFERENCES WRITES% uniform|zipf. Half of each page is
- * random, so that it is compressed to about half. Says whether all holds what was written. */
+/* touch PAGES REFERENCES WRITES% uniform|zipf: random references to pages. Half of each page is random
+ * data, so that it compresses to about half. Prints how many references found a wrong page. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ int main(int argc, char **argv)
 				MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED)
 		return 2;
-	/* nearfar run looks at mappings every 20 to 40 ms. */
+	/* Wait until nearfar run, which polls mappings every 20 to 40 ms, manages this one. */
 	usleep(100000);
 	for (uint64_t page = 0; page < pages; page++) {
 		for (int word = 0; word < WORDS / 2; word++)

@@ -1,4 +1,4 @@
-# Counts pieces of the lines of a file in a hash, then adds up what is there more than once.
+# Counts pieces of a file's lines in a hash; prints the numbers of pieces, and of repeated pieces.
 use strict;
 my (%count, $more);
 while (<>) {

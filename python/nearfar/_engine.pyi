@@ -1,7 +1,8 @@
 """Types of the engine (crates/python/src): every function that its files register.
 
-Structured results are JSON text. ``progress`` is called with the number of references so far, some
-times a second; what it raises ends the run and is raised. Errors are ``nearfar.NearfarError``.
+Structured results are JSON text. ``progress`` is called with the number of references so far,
+several times a second; an exception from it ends the run and propagates. Errors are
+``nearfar.NearfarError``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -286,7 +287,7 @@ class Thread:
 
 @final
 class Memory:
-    """Memory as a Python policy sees it (docs/tiering.md); there only while a hook runs."""
+    """The memory of a Python policy (docs/tiering.md); usable only while a hook runs."""
 
     def now(self) -> int: ...
     def page_limit(self) -> int: ...

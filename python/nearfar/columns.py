@@ -25,7 +25,7 @@ def _column(name: str, arrow: str, unit: str, what: str, more: Attributes) -> Co
 
 
 def text(name: str, what: str, **more: Unpack[Attributes]) -> Column:
-    """Text, or with ``python`` what a table has as text."""
+    """Text; with ``python``, a value of that type that tables hold as text."""
     return _column(name, "string", "", what, more)
 
 

@@ -300,7 +300,7 @@ def _keys(
 ) -> tuple[list[KeyColumn], dict[str, list[Value]]]:
     """The keys that pair rows, and the values of keys that are constant in each run but differ.
 
-    The latter are what the two runs were made to compare, so they pair nothing.
+    These constants, such as the machine, are what the runs compare, so they do not pair rows.
     """
     listed = list(dict.fromkeys([*first.columns.keys, *second.columns.keys]))
     keys: list[KeyColumn] = []

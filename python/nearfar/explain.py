@@ -74,12 +74,13 @@ class ExplainRun(TypedDict):
     total_ns: float
     #: ``paper`` or ``machine``: the ``--view`` of the run.
     times: str
-    #: The time with 4 KiB pages, with ``--view machine``; None without such another row.
+    #: The time with 4 KiB pages, with ``--view machine``; None if this row has 4 KiB pages, or no
+    #: row has.
     usual_ns: float | None
     lifetimes: bool
 
 
-#: Counts of a place.
+#: Counts of a region, an address range or a piece of code.
 _COUNTS: Final = (
     Column("references", "int64", False, "", "References; 0 for code, where they are not counted."),
     Column("tlb_misses", "int64", False, "", "Page walks.", "TLB misses"),

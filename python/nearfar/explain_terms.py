@@ -129,7 +129,8 @@ def rows_of(
     for term in terms:
         if term.rate or term.event in always:
             row = term.row(total_ns)
-            # Other terms cost each reference the same, except write-backs, which have none.
+            # Terms without an event have rate 1, so the kernel's share of references applies;
+            # except write-backs, which are not counted by place.
             count = term.event or ("references" if term.rate == 1 else None)
             if of_vm and count is not None:
                 row["kernel_share"] = _share(counts["kernel"][count], counts["total"][count])

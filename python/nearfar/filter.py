@@ -76,7 +76,7 @@ def view(
 def view_of(
     trace: Path, options: Mapping[str, object], progress: Callable[[int], None] | None = None
 ) -> Iterator[tuple[View, dict[str, object]]]:
-    """Open the view that the options of a command name; yields it and the other options.
+    """Open the view of ``filter`` and ``machine`` in ``options``; yields it and the other options.
 
     Raises:
         NearfarError: as :func:`view`.

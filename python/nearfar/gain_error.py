@@ -10,8 +10,8 @@ from typing import Final
 
 from nearfar import units
 
-#: The error is this, or this part of the gain if that is larger. More than half of the cells of
-#: docs/validation.md are within it; the others gain more than predicted.
+#: The error of a gain: MIN_ERROR, or RELATIVE_ERROR times the gain if that is larger. More than
+#: half of the cells of docs/validation.md are within it; the others gain more than predicted.
 MIN_ERROR: Final = 0.05
 RELATIVE_ERROR: Final = 1 / 3
 
@@ -28,8 +28,8 @@ def gain_error(gain: float) -> float:
 def worthwhile(gains: Mapping[int, float], min_gain: float = 0.0) -> int | None:
     """The page size to use; None if no gain is larger than its error.
 
-    Of sizes whose gains differ by less than the error of that difference, the smallest, because it
-    wastes the least memory.
+    Of the sizes whose gain is less than the best by no more than the error of this difference, it
+    is the smallest, because that wastes the least memory.
 
     >>> worthwhile({65536: 0.27, 131072: 0.29, 262144: 0.31})
     65536

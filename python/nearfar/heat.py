@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: DAMON's default sampling interval (``include/linux/damon.h``, ``DamonIntervals`` of damo).
 _SAMPLE_NS: Final = 5_000_000
-#: Intervals of time and pieces of the address space that are shown.
+#: Maximum number of time intervals, and of address pieces, in a result.
 _TIMES: Final = 20
 _PIECES: Final = 32
 _PAGE: Final = 4096
@@ -109,10 +109,10 @@ def heat(path: str | PathLike[str]) -> HeatResult:
     end = max(snapshot.end for snapshot in record.snapshots)
     pieces = _split(record.snapshots)
     starts = [low for low, _ in pieces]
-    # By piece: byte-nanoseconds with an access and in all, and the time of the last access.
+    # By piece: accessed and monitored byte-nanoseconds, and the time of the last access.
     hot, monitored, last = ([0.0] * len(pieces), [0.0] * len(pieces), [-1] * len(pieces))
     slots = min(_TIMES, len({snapshot.start for snapshot in record.snapshots}))
-    # By slot of time: sums over snapshots of the bytes of `_rows`, times their duration.
+    # By time interval: the values of `_rows`, summed over snapshots, each times its duration.
     sums = [[0.0] * 4 for _ in range(slots)]
     working_sets: dict[int, list[int]] = {}
     max_samples, total = 1, 0.0

@@ -76,7 +76,7 @@ class HeatMap(TypedDict):
 
 
 class Sample(TypedDict):
-    """What ``capture --sample`` chose: the share of the 4 KiB pages."""
+    """The sample of ``capture --sample``; ``rate``: its share of the 4 KiB pages."""
 
     rate: float
 

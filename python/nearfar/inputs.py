@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def words(path: Path, *, seed: int = 1, bytes: int = 3_000_000, line: int = 12) -> None:  # noqa: A002
-    """Text of words with the skewed frequencies of a language, ``line`` words per line."""
+    """Write text whose words have the skewed frequencies of a language, ``line`` words per line."""
     chance = random.Random(seed)
     chosen = _words(chance, bytes // 4)
     lines = (" ".join(chosen[at : at + line]) for at in range(0, len(chosen), line))
@@ -137,7 +137,7 @@ def spreadsheet(path: Path, *, seed: int = 1, rows: int = 4000) -> None:
 
 
 def sql_tables(path: Path, *, seed: int = 1, customers: int = 3000, orders: int = 20_000) -> None:
-    """SQL that makes three tables: customers, their orders, the lines of these; with indices."""
+    """Write SQL that creates three tables with indices: customers, orders, lines of orders."""
     chance = random.Random(seed)
     out = [
         "PRAGMA journal_mode=OFF; BEGIN;",
@@ -168,7 +168,7 @@ def sql_tables(path: Path, *, seed: int = 1, customers: int = 3000, orders: int 
 
 
 def sql_queries(path: Path, *, seed: int = 1, rounds: int = 6) -> None:
-    """SQL that asks the tables of ``sql-tables``: joins, sums, searches, look-ups by key."""
+    """Write SQL queries on the tables of ``sql-tables``: joins, sums, searches, look-ups by key."""
     chance = random.Random(seed)
     out = ["PRAGMA cache_size=-4000;"]
     for _ in range(rounds):
@@ -193,7 +193,7 @@ def sql_queries(path: Path, *, seed: int = 1, rounds: int = 6) -> None:
 
 
 def redis_load(path: Path, *, seed: int = 1, keys: int = 20_000, commands: int = 60_000) -> None:
-    """Commands for ``redis-cli``: ``keys`` values stored, then read and changed, a few often."""
+    """Write commands for ``redis-cli`` that store ``keys`` values, then use some of them often."""
     chance = random.Random(seed)
     text = " ".join(_words(chance, 3000))
 

@@ -20,6 +20,8 @@ Array = npt.NDArray[np.float64]
 
 #: A steeper term would fit one point only (rate times distance of two sizes).
 _STEEPEST: Final = math.log(1e6)
+#: Starts from the grid and random starts of a search, and maximum iterations from each start, then
+#: from the best result.
 _STARTS: Final = 8
 _RANDOM_STARTS: Final = 4
 _ROUNDS: Final = 60

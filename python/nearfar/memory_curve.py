@@ -14,7 +14,7 @@ from nearfar import units
 from nearfar.provenance import Run
 from nearfar.schema import Option, default
 
-#: Times whose ratio is smaller count as equal.
+#: Two times count as equal if their ratio is smaller than this.
 SAME: Final = 1.01
 #: A program thrashes if it takes more than this many times as long as with enough memory.
 THRASHES: Final = 2.0

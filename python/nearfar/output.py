@@ -12,9 +12,9 @@ from typing import IO, Final
 
 from nearfar.errors import NearfarError, of_system
 
-#: Values of ``--color`` and ``--progress``, and the present ones.
+#: Values of ``--color`` and ``--progress``.
 WHEN: Final = ("auto", "always", "never")
-
+#: The present values, by option.
 _when = {"color": "auto", "progress": "auto"}
 #: Inputs of the command.
 _inputs: list[Path] = []

@@ -71,7 +71,7 @@ class PageChoice:
 
     @property
     def when(self) -> str:
-        """A phrase that says which time counts, for after a statement about it."""
+        """A phrase that says which time counts, to append to a statement about time."""
         return "" if self.whole or self.row.get("start_ns") is None else " once memory is filled"
 
 

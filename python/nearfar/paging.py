@@ -310,7 +310,7 @@ def burst_warnings(result: PagingResult) -> list[str]:
 
 
 def machine_warnings(run: Run) -> list[str]:
-    """Warnings about the machines of a run whose files the user wrote."""
+    """Warnings about machines of a run that lack a processor or were measured elsewhere."""
     lines = []
     hosts = run.get("machines") or {run["machine"]: run["machine_description"]}
     parsed = [machines.Machine.from_json(name, json.dumps(host)) for name, host in hosts.items()]

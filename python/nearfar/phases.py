@@ -2,7 +2,7 @@
 
 The run is cut into :data:`PARTS` equal parts. Neighbours belong to one phase while the medians of
 their working sets differ by less than :data:`FACTOR`. A shift between sets of equal size is not
-seen.
+detected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nearfar.declared import info as declared
 PARTS: Final = 32
 #: Working sets of two phases differ by at least this factor.
 FACTOR: Final = 2.0
-#: More phases than this are a steady change, and are not listed.
+#: Maximum number of phases to list; more are reported as constant change.
 MOST: Final = 8
 
 

@@ -26,7 +26,7 @@ class Policy:
 
     Hooks that the class does not define are those of ``base``. Every run creates a policy and calls
     its ``start``, which checks the capabilities of the memory, spawns the policy's threads and
-    returns when they run first.
+    returns the times of their first runs.
 
     Attributes:
         base: the built-in policy to derive from; None: none.

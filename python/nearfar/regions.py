@@ -148,6 +148,7 @@ def count(
                 )
         warm = found["lifetimes"] and run_options.get("page_cache") == "warm"
         for place in places_of(found):
+            # Count faults that read from a device as swap-ins, the others as first touches.
             reads = place["faults"] - place["first_touches"] + (0 if warm else place["file_reads"])
             place["swap_ins"] = reads
             place["first_touches"] = place["given"]

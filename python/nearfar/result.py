@@ -74,7 +74,7 @@ class Result:
         return "\n".join([*lines, more])
 
     def view(self) -> Any:
-        """What a terminal shows of it: a renderable of Rich."""
+        """The result as a terminal shows it: a renderable of Rich."""
         if self.shown is not None:
             return load(self.shown)(self)
         return load("nearfar.report.tables:first_rows")(self.table)

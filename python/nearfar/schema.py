@@ -292,7 +292,7 @@ def _described(doc: str, options: Sequence[Option]) -> str:
 
 
 def written(value: object) -> str:
-    """A value as a command line has it."""
+    """A value as text on a command line."""
     if isinstance(value, list | tuple):
         return ",".join(map(written, value))
     return f"{value:.15g}" if isinstance(value, float) else str(value)

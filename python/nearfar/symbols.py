@@ -1,4 +1,4 @@
-"""Names of code: which file has the symbols of a captured one, and the names of its functions.
+"""Names of code: finds the file with the symbols of a captured file, and reads its functions.
 
 A capture records the build id of every mapped program file. A file with another build id is not
 used: its names would be wrong.

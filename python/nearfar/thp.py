@@ -44,7 +44,7 @@ _WORTH: Final = 0.001
 #: Memory that an area may add without a gain, as a share of that of the program.
 FREE_GROWTH_OF_AREA: Final = 0.01
 
-#: By table: an area under a policy.
+#: Tables besides the rows: areas under a policy.
 TABLES: Final = {
     "areas": Rows(
         columns=(
@@ -192,7 +192,7 @@ def _base(rows: Sequence[declared.Row]) -> declared.Row:
 
 
 def _compared(areas: Sequence[_Area], base: declared.Row) -> list[declared.AreasRow]:
-    """Areas compared with those of the policy ``base``; one that it lacks costs it nothing."""
+    """Areas compared with those of the policy ``base``, or with 0 if that lacks the area."""
     base_areas = {area["area"]: area for area in areas if area["policy"] == base["policy"]}
     whole_ns = steady_ns(base) or 1.0
     compared: list[declared.AreasRow] = []

@@ -210,8 +210,8 @@ def tiering(
     """Run the tiering study.
 
     Args:
-        loads: the option ``workload``. Traces are not scaled; policies are, as if the traces were
-            the 27 GiB that they are tuned for.
+        loads: the option ``workload``. Traces are not scaled; instead, policies are scaled from
+            the 27 GiB that they are tuned for to the size of the traces.
         knobs: values by ``policy.knob``.
         progress: called regularly with the number of accesses done.
         {options}
@@ -292,7 +292,7 @@ _EnginePolicy = tuple[str, str | None, Callable[[], object] | None, dict[str, st
 def _policies(
     policy: PolicyLike | Sequence[PolicyLike], knobs: dict[str, dict[str, str]]
 ) -> dict[str, _EnginePolicy]:
-    """The policies by the text that the record of the run has."""
+    """The policies, by the names that the record of the run has."""
     given: list[tuple[str, PolicyLike]] = []
     for item in policy if isinstance(policy, list | tuple) else [policy]:
         words = list_of(item) if isinstance(item, str) else []

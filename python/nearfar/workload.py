@@ -346,7 +346,7 @@ def capture(
         else:
             _clients(workload, folder, environment, child)
         try:
-            # A window that missed its input would never close.
+            # A window that a client's input did not reach would never close.
             code = child.wait(patience if workload.client else None)
         except subprocess.TimeoutExpired:
             late = f"did not end within {patience:.0f} s{'' if vm else ' of its last client'}"

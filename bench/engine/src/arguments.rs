@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use nearfar_trace::{Error, Reader, Result};
 
-/// What was asked for.
+/// A parsed command line.
 pub struct Arguments {
     trace: PathBuf,
     options: Vec<(String, String)>,
@@ -36,7 +36,7 @@ impl Arguments {
         Reader::open(&self.trace)
     }
 
-    /// The first word, where it is a name and no trace.
+    /// The first word, for commands to which it is a name instead of a trace.
     pub fn name(&self) -> &str {
         self.trace.to_str().unwrap_or_default()
     }
@@ -53,7 +53,7 @@ impl Arguments {
         given.map(|text| text.split(',').map(|word| parse(name, word)).collect()).transpose()
     }
 
-    /// How many times to do everything; default 1.
+    /// The number of rounds; default 1.
     pub fn rounds(&self) -> Result<usize> {
         Ok(self.option("--rounds")?.unwrap_or(1).max(1))
     }

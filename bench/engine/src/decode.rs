@@ -1,5 +1,5 @@
-//! `decode`: reading the trace and doing nothing with it, all columns and the study's three in
-//! turn. One thread, as every reader has it.
+//! `decode`: times decoding alone, of all columns and of the three that the paging study reads, in
+//! turn, on one thread.
 
 use std::hint::black_box;
 
@@ -11,7 +11,7 @@ use crate::measure::Rounds;
 
 pub const OPTIONS: &[&str] = &["--rounds"];
 
-/// Read every batch; returns the records.
+/// Decode the whole trace; returns the number of records.
 pub fn decode(reader: &Reader, columns: Columns) -> Result<u64> {
     let mut batches = reader.batches(columns);
     let mut batch = Batch::default();

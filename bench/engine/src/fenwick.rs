@@ -1,9 +1,8 @@
-//! Exact LRU stack distances the textbook way: a Fenwick tree over reference times (Bennett and
-//! Kruskal, IBM J. Res. Dev. 19(4), 1975, with the tree of Fenwick 1994). The bench's own
-//! reference, written plainly: a mark at the time of each page's latest reference; the distance is
-//! the number of marks after the page's own.
+//! A plain reference implementation of exact LRU stack distances: a Fenwick tree over reference times
+//! (Bennett and Kruskal, IBM J. Res. Dev. 19(4), 1975, with the tree of Fenwick 1994). The tree has a
+//! mark at the time of each page's latest reference; a distance is the number of later marks.
 
-/// Stack distances over at most a given number of references. Pages are dense ids.
+/// Stack distances of at most a given number of references to pages, which are dense ids.
 pub struct Fenwick {
     /// `tree[i]`: marks at the times (from 1) i - lowbit(i) + 1 ..= i.
     tree: Vec<u32>,
@@ -17,7 +16,7 @@ pub struct Fenwick {
 }
 
 impl Fenwick {
-    /// For up to `references` references to pages 0..`pages`.
+    /// Allocate for up to `references` references to pages 0..`pages`.
     pub fn new(references: usize, pages: usize) -> Self {
         Self {
             tree: vec![0; references + 1],
@@ -55,7 +54,7 @@ impl Fenwick {
         sum
     }
 
-    /// Add `change` (wrapping, so `u32::MAX` takes one away) to the marks at `time`.
+    /// Add `change` (wrapping, so that `u32::MAX` subtracts one) to the marks at `time`.
     fn add(&mut self, time: u32, change: u32) {
         let mut node = time as usize;
         while node < self.tree.len() {
@@ -64,7 +63,7 @@ impl Fenwick {
         }
     }
 
-    /// Faults of an LRU memory of `frames` frames.
+    /// Faults of an LRU memory of `frames` frames so far.
     pub fn faults(&self, frames: usize) -> u64 {
         let least = frames.min(self.distances.len());
         u64::from(self.pages) + self.distances[least..].iter().sum::<u64>()
@@ -75,9 +74,9 @@ impl Fenwick {
 mod tests {
     use super::*;
 
-    /// a b c b a c: b was left one page ago, a two, c two.
+    /// a b c b a c: one other page was referenced since the first b, two since the first a and c.
     #[test]
-    fn by_hand() {
+    fn distances_and_faults_equal_those_counted_by_hand() {
         let mut fenwick = Fenwick::new(6, 3);
         let distances: Vec<_> = [0, 1, 2, 1, 0, 2].map(|page| fenwick.access(page)).into();
         assert_eq!(distances, [None, None, None, Some(1), Some(2), Some(2)]);

@@ -1,5 +1,5 @@
-//! `lru`: LRU misses at every memory size at once, the engine in turn with a plain Fenwick tree,
-//! both over the same dense page numbers in memory. Equal at every single reference, or an error.
+//! `lru`: times LRU misses at every memory size at once, by the engine and by a plain Fenwick tree in
+//! turn, over the same dense page numbers in memory. Fails if any stack distance differs.
 
 use std::hint::black_box;
 
@@ -14,8 +14,8 @@ use crate::measure::Rounds;
 
 pub const OPTIONS: &[&str] = &["--rounds", "--page-bytes"];
 
-/// Page references of the trace as dense ids (by first reference), and the number of pages. A
-/// record that lies over a border of pages is a reference to each.
+/// Page references of the trace as dense ids, in order of first reference, and the number of pages.
+/// A record that crosses a page boundary references both pages.
 fn dense(reader: &Reader, page_bytes: u64) -> Result<(Vec<u32>, usize)> {
     let shift = page_bytes.trailing_zeros();
     let mut ids = FxHashMap::<u64, u32>::default();
@@ -34,7 +34,7 @@ fn dense(reader: &Reader, page_bytes: u64) -> Result<(Vec<u32>, usize)> {
 }
 
 fn by_stack(references: &[u32]) -> StackDistance {
-    /// References that the engine knows before they come, as in a study, which has windows.
+    /// How many references ahead to prefetch, as a study does, which knows windows of references.
     const AHEAD: usize = 16;
     let mut stack = StackDistance::new();
     let ahead = references.iter().skip(AHEAD).chain(references.last().into_iter().cycle());
@@ -53,7 +53,7 @@ fn by_fenwick(references: &[u32], pages: usize) -> Fenwick {
     fenwick
 }
 
-/// Both, reference by reference; an error at the first difference.
+/// Compare both at every reference; an error at the first difference.
 fn check(references: &[u32], pages: usize) -> Result<()> {
     let (mut stack, mut fenwick) = (StackDistance::new(), Fenwick::new(references.len(), pages));
     for (number, &page) in references.iter().enumerate() {
@@ -80,7 +80,7 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     check(&references, pages)?;
     let (mut stack, mut fenwick) = (Rounds::default(), Rounds::default());
     let mut curves = (Vec::new(), Vec::new());
-    // A few points of both curves, for whoever wants to compare with a third implementation.
+    // Print a few points of both curves, for comparison with a third implementation.
     let frames: Vec<usize> = (1..=10).map(|tenth| (pages * tenth / 10).max(1)).collect();
     for _ in 0..arguments.rounds()? {
         let ours = stack.time(|| Ok(by_stack(&references)))?;

@@ -1,5 +1,5 @@
-//! `nearfar-bench COMMAND TRACE [--option value ...]`: times the engine from inside one process,
-//! several rounds in turn, and prints one JSON object. `bench/run.py` calls it.
+//! `nearfar-bench COMMAND TRACE [--option value ...]`: times the engine in one process, over several
+//! rounds, and prints one JSON object. `bench/run.py` calls it.
 
 mod arguments;
 mod decode;
@@ -17,11 +17,11 @@ use arguments::Arguments;
 use nearfar_trace::{Error, Result};
 use serde_json::Value;
 
-/// The allocator that the Python module has too: what is timed is what users run.
+/// The allocator of the Python module, so that timings apply to what users run.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// A command: its name, the options it knows, and what it does.
+/// A command: its name, its options, and its function.
 type Command = (&'static str, &'static [&'static str], fn(&Arguments) -> Result<Value>);
 
 /// Every command.

@@ -1,11 +1,11 @@
-//! Seconds and peak memory of a piece of work.
+//! Measures seconds and peak memory of a piece of work.
 
 use std::time::Instant;
 
 use nearfar_trace::Result;
 use serde_json::{Value, json};
 
-/// Seconds of each round of one piece of work, and the most memory the process had meanwhile.
+/// Seconds of each round of one piece of work, and the peak memory of the process in any round.
 #[derive(Default)]
 pub struct Rounds {
     seconds: Vec<f64>,
@@ -14,7 +14,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Time `work` once more.
+    /// Run and time one round of `work`.
     pub fn time<T>(&mut self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         reset_peak();
         let (began, cpu) = (Instant::now(), cpu_seconds());
@@ -25,14 +25,13 @@ impl Rounds {
         Ok(done)
     }
 
-    /// The most memory that the process had in a round.
+    /// Peak memory of the process in any round.
     pub fn peak_bytes(&self) -> u64 {
         self.peak_bytes
     }
 
     /// `{"seconds": [...], "cpu_seconds": [...], "peak_bytes": n}`. Processor time is that of the
-    /// calling thread alone: for work that does not share it with others. The peak is of the whole process: what was there
-    /// before the work is in it.
+    /// calling thread only. The peak is that of the whole process, and includes memory allocated before.
     pub fn json(&self) -> Value {
         json!({
             "seconds": self.seconds,
@@ -42,19 +41,19 @@ impl Rounds {
     }
 }
 
-/// How long this thread has run (`man 5 proc`, `schedstat`), 0 where that is not available.
+/// Processor time of this thread (`man 5 proc`, `schedstat`); 0 if not available.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e9
 }
 
-/// Begin a new peak (`man 5 proc`, `clear_refs`). Where that is not allowed the peak stays that
-/// of the process since its start, which is never too low.
+/// Reset `VmHWM` (`man 5 proc`, `clear_refs`). If that is not allowed, it stays the peak since the
+/// start of the process, which is never too low.
 fn reset_peak() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// `VmHWM` of this process, 0 where there is no `/proc`.
+/// `VmHWM` of this process; 0 without `/proc`.
 fn peak_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,4 +1,5 @@
-//! `ssd`: a trace on the DRAM-interface SSD; `flash`: commands of a drive that collects all the time.
+//! `ssd`: times a trace on the DRAM-interface SSD. `flash`: times the flash simulation of a full drive
+//! under constant garbage collection.
 
 use std::path::Path;
 
@@ -19,6 +20,7 @@ use crate::measure::Rounds;
 pub const OPTIONS: &[&str] = &["--rounds", "--share", "--epf"];
 pub const FLASH_OPTIONS: &[&str] = &["--rounds", "--writes"];
 
+/// State of the drive before the study.
 const USED: Precondition =
     Precondition { sequential: 0.6, random: 0.5, overwrite: Overwrite::Drawn, seed: 1 };
 
@@ -26,7 +28,7 @@ fn umd() -> Result<Machine> {
     Machine::load("umd", Path::new("machines"))
 }
 
-/// The study's cell for each of `--epf`, the device's DRAM a `--share` of the trace's footprint.
+/// Run the study for each policy of `--epf`; the device's DRAM is a `--share` of the trace's footprint.
 pub fn run(arguments: &Arguments) -> Result<Value> {
     let reader = arguments.open()?;
     let pages: u64 = reader.info().pages_by_kinds.values().sum();
@@ -53,9 +55,8 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     }))
 }
 
-/// Reads and writes of random pages, a third of them reads, of a drive that is full and collects:
-/// translation, collection and the time of every command on its die. `--writes` requests; the
-/// first word stands where others have a trace.
+/// Simulate `--writes` requests for random pages, a third of them reads, on a full drive: address
+/// translation, garbage collection, and the time of each command on its die. The trace is not used.
 pub fn flash(arguments: &Arguments) -> Result<Value> {
     let machine = umd()?;
     let geometry = Geometry::new(&machine)?;
@@ -65,7 +66,7 @@ pub fn flash(arguments: &Arguments) -> Result<Value> {
     let mut answer = json!({});
     for _ in 0..arguments.rounds()? {
         let mut ftl = Ftl::new(geometry.clone());
-        // Full, and overwritten once: from here on every write needs collection sooner or later.
+        // Full, and overwritten once, so that writes trigger garbage collection from the start.
         Precondition { sequential: 1.0, random: 1.0, overwrite: Overwrite::Drawn, seed: 1 }
             .apply(&mut ftl);
         let mut array = Array::new(&geometry);
@@ -88,7 +89,7 @@ pub fn flash(arguments: &Arguments) -> Result<Value> {
                 Step::Delay { ns: 100 }.append(&mut steps);
                 array.submit(now, &steps);
                 under_way += 1;
-                // As a host with 32 requests in flight.
+                // The host keeps at most 32 requests in flight.
                 while under_way == 32 {
                     now = array.next_event().unwrap_or(now);
                     array.step();

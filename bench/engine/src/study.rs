@@ -1,4 +1,4 @@
-//! `study`: the default paging study, with mere decoding in turn with it when asked.
+//! `study`: times the default paging study, and optionally decoding alone, in turn.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,15 @@ use crate::measure::Rounds;
 pub const OPTIONS: &[&str] =
     &["--rounds", "--threads", "--page-sizes", "--decode", "--lifetimes", "--replacement"];
 
-/// `--threads 0` is one per core; `--decode 1` also times decoding. Returns every cell.
+/// Run the study; `--threads 0` is one thread per core, `--decode 1` also times decoding alone.
 pub fn run(arguments: &Arguments) -> Result<Value> {
-    // What is not given is the default of `nearfar paging`.
+    // Other options have the defaults of `nearfar paging`.
     let mut given = BTreeMap::new();
     if let Some(sizes) = arguments.list("--page-sizes")? {
         let sizes: Vec<String> = sizes.iter().map(u64::to_string).collect();
         given.insert("page_sizes".to_owned(), sizes.join(",").as_str().into());
     }
-    // Peers know no pages that end.
+    // Off by default, because libCacheSim has no events that end the lifetime of pages.
     let lifetimes = arguments.option::<String>("--lifetimes")?;
     given.insert("lifetimes".to_owned(), lifetimes.as_deref().unwrap_or("off").into());
     if let Some(policy) = arguments.option::<String>("--replacement")? {

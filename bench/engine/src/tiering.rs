@@ -1,4 +1,4 @@
-//! `tiering`: a workload through the tiering engine, and where its time goes.
+//! `tiering`: times a workload in the tiering engine, the generation of its accesses, and random reads.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,11 +32,11 @@ pub const OPTIONS: &[&str] = &[
     "--cost-scale",
 ];
 
-/// Reads of the machine's limit.
+/// Reads of [`read_at_random`].
 const READS: u64 = 100_000_000;
 
-/// The machine's limit: reads of a byte each, at random, with as many in flight as the processor
-/// allows. Where to read is one multiplication.
+/// Read random bytes of a table. The reads are independent, so that as many are in flight as the
+/// processor allows: an upper limit of the engine's rate on this machine.
 fn read_at_random(table: &[u8]) -> u64 {
     let mut state = 0u64;
     let read = |_| {
@@ -47,9 +47,8 @@ fn read_at_random(table: &[u8]) -> u64 {
     (0..READS).map(read).sum()
 }
 
-/// The place of the trace is that of the workload's name. Returns seconds of generating the
-/// accesses alone and of each policy with it, of the machine's limit in a table as large as all that a
-/// run keeps, and the policies' rows.
+/// Time the workload, whose name is in place of the trace: generating its accesses alone, generating and
+/// simulating them under each policy, and random reads of a table as large as the peak memory of a run.
 pub fn run(arguments: &Arguments) -> Result<Value> {
     let scale: f64 = arguments.option("--scale")?.unwrap_or(1.0);
     let asked: String = arguments.option("--mix")?.unwrap_or_else(|| "write".to_owned());

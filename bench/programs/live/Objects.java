@@ -5,7 +5,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 
-/** Makes, sorts and hashes objects, most of which are garbage soon: Objects [ROUNDS]. */
+/** Objects [ROUNDS]: allocates, sorts and hashes strings, most of which soon become garbage. */
 class Objects {
   public static void main(String[] words) throws Exception {
     Random draw = new Random(1);

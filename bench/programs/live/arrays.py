@@ -1,4 +1,4 @@
-"""Arrays that are sorted, multiplied and gathered; prints what they hash to."""
+"""Sorts, multiplies and gathers numpy arrays, and prints their hashes."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""A process and its copies hash what they share, and write to it; prints what it hashes to."""
+"""A process and its forked children hash shared memory and write to it; prints the hashes."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ texts = [bytearray(draw.randbytes(1000) * 1049) for _ in range(60)]
 
 
 def digest() -> str:
-    """All texts."""
+    """The hash of all texts."""
     whole = hashlib.sha256()
     for text in texts:
         whole.update(text)

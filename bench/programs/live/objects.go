@@ -1,4 +1,4 @@
-// Makes, sorts and hashes objects in several goroutines, with a collector beside them: objects [ROUNDS].
+// objects [ROUNDS]: allocates, sorts and hashes strings in three goroutines, with garbage collections.
 package main
 
 import (

@@ -1,7 +1,7 @@
-"""PostgreSQL, alone and as a server with two clients, answers queries; prints the answers.
+"""Runs queries in PostgreSQL's single-user mode, then on a server with two clients; prints answers.
 
-usage: postgres.py FOLDER QUERIES. As root it runs as `nobody`, as PostgreSQL wants it, and keeps
-the right to use userfaultfd.
+usage: postgres.py FOLDER QUERIES. PostgreSQL refuses to run as root: then it runs as `nobody`, with
+the capability that userfaultfd needs.
 """
 
 import os

@@ -1,6 +1,7 @@
-"""A server of keys saves a dump while keys are written, and others load it; prints digests.
+"""A Redis server saves a dump while keys are written, and new servers load it; prints digests.
 
-usage: redis.py FOLDER KEYS [LOADS]. What LOADS more servers load, each new, must be the same.
+usage: redis.py FOLDER KEYS [LOADS]. LOADS new servers, one after another, must each load the keys
+of the moment at which the dump began.
 """
 
 import random
@@ -15,10 +16,10 @@ loads = int(sys.argv[3]) if len(sys.argv) > 3 else 1
 
 
 class Server:
-    """One that has loaded the dump, if there is any."""
+    """A Redis server that has loaded the folder's dump, if there is one."""
 
     def __init__(self) -> None:
-        """Wait until it answers."""
+        """Start the server, and wait until it answers."""
         path = folder / "socket"
         self.process = subprocess.Popen(
             [
@@ -52,13 +53,13 @@ class Server:
             time.sleep(0.02)
 
     def send(self, *words: str | bytes) -> bytes:
-        """A command as bytes."""
+        """A command in Redis's protocol."""
         parts = [word.encode() if isinstance(word, str) else word for word in words]
         body = b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
         return b"*%d\r\n%s" % (len(parts), body)
 
     def answer(self) -> str:
-        """One reply; lists are not read."""
+        """Read a reply that is no list."""
         line = self.file.readline()
         if line.startswith(b"$") and line != b"$-1\r\n":
             return self.file.read(int(line[1:]) + 2).decode().strip()
@@ -67,21 +68,21 @@ class Server:
         return line.decode().strip()
 
     def ask(self, *words: str | bytes) -> str:
-        """One command."""
+        """Send a command; its reply."""
         self.socket.sendall(self.send(*words))
         return self.answer()
 
     def many(self, commands: list[tuple[str | bytes, ...]]) -> None:
-        """Commands at once, none refused."""
+        """Send commands in batches; exit if one is refused."""
         for at in range(0, len(commands), 500):
             part = commands[at : at + 500]
             self.socket.sendall(b"".join(self.send(*words) for words in part))
             for _ in part:
-                if (said := self.answer()).startswith("-"):
-                    raise SystemExit(said)
+                if (reply := self.answer()).startswith("-"):
+                    raise SystemExit(reply)
 
     def end(self) -> None:
-        """Without a dump."""
+        """Shut the server down without a dump."""
         self.socket.sendall(self.send("SHUTDOWN", "NOSAVE"))
         self.process.wait()
 

@@ -1,4 +1,4 @@
-// What a compiler needs memory for.
+// Input for the compiler: standard templates whose compilation takes much memory.
 #include <algorithm>
 #include <functional>
 #include <iostream>

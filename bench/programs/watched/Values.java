@@ -3,7 +3,7 @@ import java.io.InputStreamReader;
 import java.util.HashMap;
 import java.util.Map;
 
-/** Answers a number a line with the length of a text; makes garbage, as servers do. */
+/** Reads a key from each line and prints the length of its value; makes garbage, as servers do. */
 class Values {
   public static void main(String[] words) throws Exception {
     Map<Integer, byte[]> values = new HashMap<>();

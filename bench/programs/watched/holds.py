@@ -1,8 +1,9 @@
-"""Programs of which the need is known; squeezes; and what a watcher leaves that is killed.
+"""Checks of the methods of `nearfar watch`: known working sets, squeezes, killed watchers.
 
-usage: holds.py JSON, an object with `package` (the folder of nearfar's), `folder` (of programs),
-`group` (its path in the file system), `methods` that see `regions` (MiB), `seconds` of each watch,
-`squeezes` (how many, and seconds of each) and `kills` of each method. Prints lines of JSON.
+usage: holds.py JSON, an object with `package` (folder of nearfar's Python package), `folder` (of
+compiled programs), `group` (path of a control group), `methods`, `regions` (MiB of the working
+sets), `seconds` of each watch, `squeezes` (number, and seconds of each) and `kills` (watchers to
+kill for each method). Prints a line of JSON for each check.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from nearfar.watch.methods import ORDER, method  # noqa: E402
 from nearfar.watch.target import Target, of_pid  # noqa: E402
 
 GROUP, FOLDER = Path(asked["group"]), Path(asked["folder"])
-#: What may differ after a watch: none of it.
+#: Settings of the kernel that a watch must restore.
 STATES = [
     *(GROUP / name for name in ("memory.max", "memory.high", "memory.low", "memory.swap.max")),
     Path("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds"),
@@ -44,7 +45,7 @@ def say(**line: object) -> None:
 
 @contextmanager
 def running(*words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A program in the group."""
+    """Run a program in the group until the end of the block; starts when it prints a line."""
 
     def enter() -> None:
         (GROUP / "cgroup.procs").write_text(str(os.getpid()))
@@ -60,7 +61,7 @@ def running(*words: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def regions() -> None:
-    """One of two regions is used at a time: it is the working set of a few samples."""
+    """Compare measured working sets with a program that uses one of two regions at a time."""
     for name in asked["methods"]:
         for size in asked["regions"]:
             with running("steps", "2", str(size), "2") as child:
@@ -76,19 +77,19 @@ def regions() -> None:
 
 
 def numbers(file: str) -> dict[str, int]:
-    """Lines of a name and a number."""
+    """Parse a file of the group whose lines are a name and a number."""
     return {
         words[0]: int(words[1]) for words in map(str.split, (GROUP / file).read_text().splitlines())
     }
 
 
 def stalled() -> int:
-    """Microseconds in which some task of the group waited for memory."""
+    """Microseconds in which some task of the group stalled on memory."""
     return int((GROUP / "memory.pressure").read_text().split("total=")[1].split()[0])
 
 
 def squeezes() -> None:
-    """One squeeze after the other; nothing is brought back between them."""
+    """Squeeze a program repeatedly, without swapping it in between; report stalls and OOM kills."""
     count, seconds = asked["squeezes"]
     shares, before = [], numbers("memory.events")["oom_kill"]
     with running("hot", "16", "64") as child:
@@ -104,7 +105,7 @@ def squeezes() -> None:
 
 
 def kills() -> None:
-    """Watchers that are killed at any time, and what differs a second later."""
+    """Kill watchers at random times; report settings that differ a second later."""
     draw = random.Random(1)
     with running("hot", "16", "64") as child:
         before = [file.read_text() for file in STATES]
@@ -129,7 +130,7 @@ def kills() -> None:
 
 
 def main() -> None:
-    """See above."""
+    """Run all checks; squeezes and kills only if `squeezes` is not empty."""
     GROUP.mkdir(exist_ok=True)
     regions()
     if asked["squeezes"]:

@@ -1,8 +1,8 @@
 """Start a program in a control group, fill it with data, and send requests at a steady rate.
 
-usage: load.py PROGRAM GROUP FOLDER RATE COUNTER. Prints `ready PID`, then asks RATE times a second
-until it is ended, and writes how often it has asked into the file COUNTER. Popularity falls as
-Zipf's law does, over blocks of :data:`BLOCK` values that were stored one after the other.
+usage: load.py PROGRAM GROUP FOLDER RATE COUNTER. Prints `ready PID`, then sends RATE requests a
+second until it is terminated, and keeps their number in the file COUNTER (8 bytes). The popularity
+of keys follows Zipf's law over blocks of :data:`BLOCK` values that were stored in sequence.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).parent
-#: Values, their bytes, and how many lie together.
+#: Values, bytes of each, and values of a block, which are equally popular.
 COUNT, BYTES, BLOCK = 30_000, 500, 8
-#: Requests that are sent together.
+#: Requests that are pipelined.
 BATCH = 20
+#: Of Zipf's law.
 EXPONENT = 0.9
 _LINES = (
     "import sys\n"
@@ -46,7 +47,7 @@ _NODE = (
     "gc(); require('readline').createInterface({input: process.stdin}).on('line', (line) => {"
     "const found = values.get(Number(line)); console.log(found.length + JSON.stringify(line)) })"
 )
-#: Answer a number a line with a line.
+#: Programs that read a key from each line and print a line.
 LINES: dict[str, list[str]] = {
     "python": [sys.executable, "-c", _LINES],
     "numpy": [sys.executable, "-c", _ARRAYS],
@@ -54,13 +55,11 @@ LINES: dict[str, list[str]] = {
     "node": ["node", "--expose-gc", "-e", _NODE],
     "java": ["java", "-Xmx96m", "-XX:TieredStopAtLevel=1", "-cp", ".", "Values", str(COUNT)],
 }
-#: Answer a query a line with a line.
-SQL = ("sqlite", "postgres")
 _TABLE = "create table t(id integer primary key, text text);"
 
 
 class Program:
-    """A program that runs, and how it is asked."""
+    """A running program; ``ask`` sends requests for a batch of keys and reads the answers."""
 
     def __init__(self, name: str, group: Path, folder: Path) -> None:
         self.folder, self.group = folder, group
@@ -136,7 +135,7 @@ class Program:
         psql = [str(place / "psql"), "-h", str(self.folder), "-U", "nobody", "-qAt", "postgres"]
         while subprocess.run([*psql, "-c", "select 1"], capture_output=True).returncode:
             time.sleep(0.2)
-        # Not in the group: the client is not watched.
+        # The client is not started in the group, because it is not to be watched.
         child = subprocess.Popen(psql, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._lines(child, "select length(text) from t where id = {};\n", self._rows())
         self.pid = server
@@ -222,7 +221,7 @@ def _more(wire: socket.socket, most: int) -> bytes:
 
 
 def _value(key: int) -> str:
-    """Half of it is random, as a compressor sees it."""
+    """A text of :data:`BYTES` characters, of which a quarter are random hexadecimal digits."""
     draw = random.Random(key)
     return f"{draw.getrandbits(BYTES):0{BYTES // 4}x}".ljust(BYTES, "v")
 
@@ -235,7 +234,7 @@ def _port() -> int:
 
 
 def keys() -> itertools.cycle[list[int]]:
-    """Batches of keys."""
+    """Endless batches of keys by popularity."""
     draw = random.Random(2)
     blocks = list(range(COUNT // BLOCK))
     draw.shuffle(blocks)
@@ -246,7 +245,7 @@ def keys() -> itertools.cycle[list[int]]:
 
 
 def main() -> None:
-    """See above."""
+    """Start the program, and send requests until SIGTERM."""
     name, group, folder, rate, counter = sys.argv[1:]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     program = Program(name, Path(group), Path(folder))
@@ -257,7 +256,7 @@ def main() -> None:
             program.ask(batch)
             asked += len(batch)
             os.pwrite(file.fileno(), struct.pack("q", asked), 0)
-            # What is late is not made up for.
+            # Requests that are late are not made up for.
             late = time.monotonic() - began - asked / float(rate)
             began += max(late, 0.0)
             time.sleep(max(-late, 0.0))

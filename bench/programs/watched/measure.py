@@ -1,10 +1,11 @@
-"""Watch a program by several methods; then give it less memory, and count its faults.
+"""Watch a program by several methods; then limit its memory, and count its faults.
 
-usage: measure.py JSON, an object with `program`, `methods`, `seconds` of each method, `budget`,
-`parts` of its anonymous memory, largest first, `rate` of requests, `folder`, `group` (its path in
-the file system), `package` (the folder of nearfar's), and seconds: `warm` before the first method,
-`settle` before a count and `count`. Prints a line of JSON for each method and part. Runs on the
-host and in a guest, which has none of the libraries that nearfar needs elsewhere.
+usage: measure.py JSON, an object with `program` (of load.py), `methods`, `seconds` of each watch,
+`budget` (its share of a CPU), `parts` (limits as shares of the anonymous memory, largest first),
+`rate` (requests a second), `folder` (for the program's files), `group` (path of a control group),
+`package` (folder of nearfar's Python package), and seconds: `warm` before the first watch, `settle`
+before a count, `count` of a count. Prints a line of JSON for each method and limit. Runs on the
+host and in a guest, whose Python has none of nearfar's dependencies.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ from nearfar.watch.target import Target, of_pid  # noqa: E402
 
 PAGE = 4096
 GROUP, FOLDER = Path(asked["group"]), Path(asked["folder"])
-SECOND = (GROUP / "cgroup.controllers").exists()
-LIMIT = GROUP / ("memory.max" if SECOND else "memory.limit_in_bytes")
-USED = GROUP / ("memory.current" if SECOND else "memory.usage_in_bytes")
-#: The kernel decides by statistics of the group, which reading them brings up to date.
-FRESH = 0.003
+VERSION_2 = (GROUP / "cgroup.controllers").exists()
+LIMIT = GROUP / ("memory.max" if VERSION_2 else "memory.limit_in_bytes")
+USED = GROUP / ("memory.current" if VERSION_2 else "memory.usage_in_bytes")
+#: Seconds between reads of the group's statistics, which update them: reclaim depends on them.
+POLL_SECONDS = 0.003
 
 
 def statistics() -> dict[str, int]:
-    """Of the group."""
+    """The numbers of the group's ``memory.stat``."""
     lines = (GROUP / "memory.stat").read_text().splitlines()
     return {name: int(value) for name, value in map(str.split, lines)}
 
 
 def counts(counter: Path) -> tuple[int, int, int, float]:
-    """Resident anonymous bytes, swap-ins, requests so far, and when."""
+    """Resident anonymous bytes, swap-ins and requests so far, and the time in seconds."""
     stat = statistics()
     held = stat["active_anon"] + stat["inactive_anon"]
     done = struct.unpack("q", counter.read_bytes())[0]
@@ -56,7 +57,7 @@ def counts(counter: Path) -> tuple[int, int, int, float]:
 
 
 def watch_by(name: str, pid: int, counter: Path) -> None:
-    """Print what a method sees."""
+    """Watch the program by a method, and print a line with the result."""
     chosen = method(name)
     target = Target("group", group=GROUP) if name == "squeeze" else of_pid(pid)
     before = counts(counter)
@@ -85,12 +86,12 @@ def watch_by(name: str, pid: int, counter: Path) -> None:
 
 
 @contextmanager
-def fresh() -> Iterator[None]:
-    """Bring statistics up to date all the time: else the kernel ends what has active pages only."""
+def polled() -> Iterator[None]:
+    """Update statistics all the time; otherwise the kernel may kill a process of active pages."""
     ended = threading.Event()
 
     def poll() -> None:
-        while not ended.wait(FRESH):
+        while not ended.wait(POLL_SECONDS):
             statistics()
 
     thread = threading.Thread(target=poll)
@@ -103,13 +104,13 @@ def fresh() -> Iterator[None]:
 
 
 def limit_to(part: float, whole: int, counter: Path) -> None:
-    """Print what faults there are with a part of the anonymous memory."""
-    with fresh():
+    """Limit memory to a share of the ``whole`` anonymous bytes, and print a line with faults."""
+    with polled():
         held = counts(counter)[0]
         while held > part * whole + PAGE:
             other = int(USED.read_text()) - held
             step = max(part * whole, held - 0.02 * whole)
-            with suppress(OSError):  # busy: again
+            with suppress(OSError):  # EBUSY: the kernel could not reclaim enough; try again
                 LIMIT.write_text(str(int(step + other)))
             time.sleep(0.05)
             held = counts(counter)[0]
@@ -137,7 +138,7 @@ def limit_to(part: float, whole: int, counter: Path) -> None:
 
 
 def swap_in() -> None:
-    """All that is in swap comes back."""
+    """Swap everything in, by disabling and enabling swap."""
     kernel = ctypes.CDLL(None)
     for line in Path("/proc/swaps").read_text().splitlines()[1:]:
         device = line.split()[0].encode()
@@ -146,7 +147,7 @@ def swap_in() -> None:
 
 
 def main() -> None:
-    """See above."""
+    """Start the load, watch the program by each method, then count faults under each limit."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     counter = FOLDER / "counter"
     counter.write_bytes(bytes(8))

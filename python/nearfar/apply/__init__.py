@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplyResult", "Change", "Plan", "apply", "plan", "restore"]
 
-#: Values of ``setting``.
+#: Values of the column ``setting``: the machine as it is, and with the page size applied.
 _BASE_RUN, _PAGE_RUN = "base", "page"
+#: Columns, and their files below ``hugepages-*/stats``.
 _COUNTERS: Final = {"huge_allocations": "anon_fault_alloc", "huge_fallbacks": "anon_fault_fallback"}
 #: Quantities of the summary, in this order.
 _SUMMARY: Final = (
@@ -73,7 +74,7 @@ class ApplyResult(Result):
         done: whether the command was run; False for a dry run, without rows.
         rows: one per run (docs/apply.md names the keys).
         summary: one per quantity: medians at ``base`` and ``page``, and their ratio.
-        prediction: one per quantity of the study of the trace, with the measured one.
+        prediction: one per predicted quantity, with the nearest measured one; empty without trace.
         exit_code: the first exit code of the command that is not 0, else 0.
     """
 
@@ -108,7 +109,7 @@ def apply(
     runtime: Path = RUNTIME,
     **options: Unpack[declared.Options],
 ) -> ApplyResult:
-    """Run ``command`` with pages of one size, or return what that would change.
+    """Run ``command`` with pages of one size; without ``yes``, only return the planned changes.
 
     The settings apply to the whole machine while the command runs. They are restored after each
     run, even if this process is killed (:mod:`nearfar.apply.setting`).
@@ -201,7 +202,7 @@ def _row(
 
 
 def counters(page_bytes: int, sysfs: Path = SYSFS) -> dict[str, int | None]:
-    """The machine's counters of this page size; None where the kernel does not count."""
+    """The machine's counters of a page size; None for counters that the kernel lacks."""
     folder = sysfs / f"hugepages-{page_bytes // 1024}kB" / "stats"
     values: dict[str, int | None] = {}
     for name, file in _COUNTERS.items():
@@ -234,7 +235,7 @@ def _summarize(rows: Sequence[declared.Row]) -> list[declared.SummaryRow]:
 
 
 def _predict(trace: Path, page_bytes: int, threads: int) -> dict[str, dict[int, float]]:
-    """TLB miss rate and faults of the trace at the base page size and at this one.
+    """TLB miss rate and faults of the trace at the base page size and at ``page_bytes``.
 
     As in ``--view machine`` on the default machine, with memory for the whole program.
     """
@@ -259,7 +260,7 @@ def _compare(
     page_bytes: int,
     summary: Sequence[declared.SummaryRow],
 ) -> list[declared.PredictionRow]:
-    """The prediction, the nearest measured quantity, and whether the two can be compared."""
+    """Rows of the prediction, with the nearest measured quantity and whether they compare."""
     pairs = (
         (
             "tlb_miss_rate",

@@ -17,7 +17,7 @@ def predicted(trace: Path, policy: str, acting: Mapping[int, str], threads: int)
     Args:
         trace: of the command.
         policy: as for ``nearfar thp``.
-        acting: the word of each page size now (:func:`nearfar.apply.setting.acting`).
+        acting: the present setting of each page size (:func:`nearfar.apply.setting.acting`).
         threads: of the study.
     """
     now = "+".join(
@@ -72,7 +72,7 @@ def prediction_row(
         quantity: its name.
         values: predicted for the present setting, and for the one to apply.
         measured: the summary, and the nearest quantity in it.
-        comparison: whether the two can be compared, and why.
+        comparison: how the two can be compared (``ratio``, ``direction``, ``no``), and why.
     """
     (base, page), (summary, nearest), (comparable, why) = values, measured, comparison
     found = next((row for row in summary if row["quantity"] == nearest), None)

@@ -123,10 +123,10 @@ def plan(
     programs that request huge pages still get them.
 
     A command that requests huge pages (``MADV_HUGEPAGE``), as QEMU does for a guest's memory, would
-    get the largest of those. With ``asking``, the size is ``madvise`` and all others are ``never``;
-    programs that do not request them are not affected.
+    then get the largest of these sizes. With ``asking``, the size is set to ``madvise`` and all
+    others to ``never``, which does not affect programs that do not request huge pages.
 
-    With ``words``, these are written instead, by file; page sizes that they do not name are off.
+    ``words``, by file, are written instead if given; they turn off page sizes without a word.
 
     Raises:
         NearfarError: this kernel does not support the size; the message names the nearest one.
@@ -160,7 +160,7 @@ def plan(
 
 
 def _changes(words: Mapping[str, str], sysfs: Path) -> tuple[Change, ...]:
-    """The changes from the present settings to these."""
+    """The changes from the present settings to ``words``, by file."""
     files = switches(sysfs)
     wanted = {**dict.fromkeys(files.values(), "never"), **words}
     largest = files[max(files)]

@@ -107,15 +107,17 @@ def devices(
     study = _Study(path, machine, parsed, progress)
     found = study.run([f"{percent}%" for percent in _GRID])
     grid, peak = sorted(found), max(found)
-    at = min(round(sizes[0].value * (peak if sizes[0].is_fraction else 1)), peak)
-    at = max(at, grid[0])
-    wanted = {device.left(at, peak) for device in modelled}
-    wanted |= {size + device.cache for device in modelled if device.cache for size in (*grid, at)}
+    memory = min(round(sizes[0].value * (peak if sizes[0].is_fraction else 1)), peak)
+    memory = max(memory, grid[0])
+    # More memory sizes to study: without the memory that zram takes, and with a device's DRAM.
+    wanted = {device.left(memory, peak) for device in modelled}
+    cached = {device.cache for device in modelled if device.cache}
+    wanted |= {size + cache for cache in cached for size in (*grid, memory)}
     more = sorted(size for size in wanted - found.keys() if size and size < peak)
     pages = Pages(found | study.run(list(map(str, more))), peak)
 
     limit = slowdown(cast("Run", {"options": parsed}), paging_declared.OPTIONS)
-    rows = [_row(device, pages, grid, at, limit, prices) for device in modelled]
+    rows = [_row(device, pages, grid, memory, limit, prices) for device in modelled]
     run: DevicesRun = {
         **provenance(
             "devices",
@@ -167,10 +169,10 @@ class _Study:
 
 
 def _row(
-    device: Device, pages: Pages, grid: Sequence[int], at: int, limit: float, prices: Prices
+    device: Device, pages: Pages, grid: Sequence[int], memory: int, limit: float, prices: Prices
 ) -> declared.Row:
     base = device.time(pages, pages.peak)
-    left = device.left(at, pages.peak)
+    left = device.left(memory, pages.peak)
     if left is not None and left < grid[0]:
         left = None
     time = None if left is None else device.time(pages, left)
@@ -182,7 +184,7 @@ def _row(
     return {
         "storage": device.name,
         "access": device.access,
-        "memory_bytes": at,
+        "memory_bytes": memory,
         "total_ns": time,
         "slowdown": None if time is None else time / base - 1,
         "device_reads": None if left is None else pages.reads(left),

@@ -1,4 +1,4 @@
-"""The time of a program by its memory on a device, and prices.
+"""Models of devices below memory: a program's time by memory size, and prices.
 
 The CXL-SSD is that of SkyByte: Zhang and others, *SkyByte: Architecting an Efficient
 Memory-Semantic CXL-based SSD with OS and Hardware Co-design*, HPCA 2025 (arXiv 2501.10682). Its
@@ -24,9 +24,9 @@ from nearfar.sizes import parse_time
 
 FAULT: Final = "page fault"
 LOAD: Final = "load"
-#: Kinds of storage that the processor loads from.
+#: Kinds of storage that the processor accesses with loads, without page faults.
 _LOADED: Final = ("cxl", "pmem")
-#: The storage that has the bandwidth of the CXL-SSD.
+#: The storage whose bandwidth the CXL-SSD is assumed to have.
 CXL_MEMORY: Final = "cxl"
 #: The machine with the DRAM-interface SSD.
 _UMD: Final = "umd"
@@ -35,13 +35,13 @@ _LINE: Final = 64
 #: DRAM of the CXL-SSD, bytes: 512 MiB (ssd_cache_size_byte) less the write log, which is an eighth
 #: of it (write_log_ratio 0.125).
 _CACHE: Final = 448 << 20
-#: A load that its DRAM holds, nanoseconds: 46 for the DRAM, 40 for CXL and 72 for the index.
+#: Time of a load that hits its DRAM, nanoseconds: 46 for DRAM, 40 for CXL and 72 for the index.
 _HIT_NS: Final = 158
-#: A page that only its flash holds (NAND_READ_LATENCY, the flash of the main results).
+#: Time to read a page from its flash (NAND_READ_LATENCY, the flash of the main results).
 FLASH_READ_NS: Final = 3_000
-#: It asks for a context switch if it expects a longer delay (cs_threshold).
+#: The CXL-SSD requests a context switch if a delay is expected to be longer (cs_threshold).
 _SWITCH_ABOVE_NS: Final = 2_000
-#: Such a switch to another thread.
+#: Duration of this context switch to another thread.
 SWITCH_NS: Final = 1_300
 
 Row = paging_declared.Row
@@ -80,11 +80,11 @@ class Device:
     Attributes:
         name: its name.
         access: :data:`FAULT` or :data:`LOAD`.
-        read_ns: time of a load of a page.
-        flash_ns: what is added for a page that only its flash holds.
-        write_ns: time of an eviction of a written page.
-        cache: bytes of its own DRAM.
-        ratio: of zram: uncompressed bytes for each byte of memory that it takes.
+        read_ns: time to load a page.
+        flash_ns: additional time if the page is not in the device's DRAM.
+        write_ns: time to evict a dirty page.
+        cache: DRAM of the device, bytes.
+        ratio: compression ratio of zram; None for other devices.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Device:
     ratio: float | None = None
 
     def time(self, pages: Pages, memory: int) -> float:
-        """Nanoseconds per reference with so much memory for pages, without first touches."""
+        """Nanoseconds per reference with ``memory`` bytes for pages, without first touches."""
         if self.access == FAULT:
             return pages.time(memory, self.name)
         whole = pages.any_row(pages.peak)
@@ -108,11 +108,14 @@ class Device:
         return counted_ns(whole, whole=False) + device_ns / whole["references"]
 
     def with_device(self, memory: int, peak: int) -> int:
-        """Memory for pages and, with zram, for the compressed other pages."""
+        """Memory for ``memory`` bytes of pages and, with zram, for the other pages, compressed."""
         return memory if self.ratio is None else memory + round((peak - memory) / self.ratio)
 
     def left(self, memory: int, peak: int) -> int | None:
-        """The memory left for pages, out of ``memory`` for these and zram; None if nothing is."""
+        """The part of ``memory`` for pages; with zram, the rest holds the other pages, compressed.
+
+        None if zram would need all of it.
+        """
         if self.ratio is None or memory >= peak:
             return memory
         taken = peak / self.ratio
@@ -125,8 +128,8 @@ def model(name: str, machine: Machine, busy: int, ratio: float) -> Device:
     Args:
         name: a storage of the machine, :data:`CXL_SSD` or :data:`DRAM_SSD`.
         machine: the host.
-        busy: threads that are busy; with several, a long wait runs another one.
-        ratio: of zram.
+        busy: number of busy threads; with several, another one runs during a long wait.
+        ratio: compression ratio of zram.
     """
     if name == CXL_SSD:
         line, page = machine.io_ns(CXL_MEMORY, [_LINE, USUAL_PAGE])
@@ -174,7 +177,7 @@ class Prices:
         return cls(prices)
 
     def cost(self, device: Device, memory: int, rest: int) -> float | None:
-        """The price of memory and of the rest on a device; None without prices."""
+        """The price of ``memory`` bytes of DRAM and ``rest`` of the device; None without prices."""
         dram, price = self.of.get("dram"), self.of.get(device.name)
         if device.ratio is not None:
             price = 0.0

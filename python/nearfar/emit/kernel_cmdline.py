@@ -3,12 +3,13 @@
 Sets: ``thp_anon=64K:always`` (multi-size THP of one size, Linux 6.12 and later),
 ``transparent_hugepage=always thp_anon=2M:always`` (2 MiB), ``hugepagesz=1G hugepages=N``
 (hugetlbfs), and for 4 KiB ``transparent_hugepage=madvise``: larger pages only for programs that
-ask. For a guest's kernel this is a page size per VM, as in page-size advice (000).
+request them. In a guest's kernel this sets a page size per VM, as in page-size advice (paper 000).
 
 Cannot: set a base page (a kernel build); set the size of file pages: mTHP is for anonymous memory.
 
 Do not use: on a host with programs that were advised other sizes; ``thp_anon=`` before Linux 6.12,
-which logs and ignores it: with less than 512 MiB of memory, it then has no pages of 2 MiB.
+which ignores it with a log message. With less than 512 MiB of memory, such a kernel then has no
+pages of 2 MiB, because it also ignores ``transparent_hugepage=always``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def emit(row: PageRow) -> str:
     return {
         "base": "transparent_hugepage=madvise",
         "mthp": f"thp_anon={size}:always",
-        # With less than 512 MiB of memory, the kernel ignores the first.
+        # With less than 512 MiB of memory, the kernel ignores transparent_hugepage=always.
         "thp": f"transparent_hugepage=always thp_anon={size}:always",
         "hugetlb": f"hugepagesz={size} hugepages={pages}",
     }[row["mechanism"]] + "\n"

@@ -1,8 +1,8 @@
 """A patch that sets the memory of a Kubernetes container.
 
 Sets: ``limits.memory``, above which the kernel kills the container, to the value of
-``systemd-memory``; ``requests.memory``, by which the scheduler chooses a node: the memory that the
-program needs, with swap on the node the memory that is enough.
+``systemd-memory``; ``requests.memory``, by which the scheduler chooses a node, to the memory that
+the program needs, or with swap on the node to the ``MemoryHigh=`` of ``systemd-memory``.
 
 Cannot: set ``memory.high``; the kubelet does with the feature MemoryQoS. Set huge pages.
 

@@ -1,16 +1,16 @@
-"""A map of which mappings gain from larger pages, and a wrapper that requests them for malloc.
+"""A wrapper that requests huge pages for malloc, with advice for each mapping in comments.
 
-Sets: ``glibc.malloc.hugetlb=1`` for the program that it runs, if the heap gains: glibc 2.35 and
-later then calls ``madvise`` for all of malloc's memory. The comments have the page size of each
-mapping, the size to allow on the host, and C code for mappings that the program makes itself.
+Sets: ``glibc.malloc.hugetlb=1`` for the program that it starts, if the heap gains: glibc 2.35 and
+later then calls ``madvise`` for all of malloc's memory. The comments list the page size of each
+mapping, the size to allow on the host, and C code for mappings that the program creates itself.
 
-Cannot: set different sizes for two mappings: the kernel uses the largest allowed size that fits for
-all mappings that request huge pages, so the comment names the size that saves most. Request them
-for stacks or for the data of libraries.
+Cannot: give two mappings different sizes: the kernel uses the largest allowed size that fits for
+every mapping that requests huge pages, so the comment names the size that saves most in total.
+Cannot request huge pages for stacks or for the data of libraries.
 
-Do not use: the wrapper with another malloc (jemalloc: ``MALLOC_CONF=thp:always``), or if the host's
-``transparent_hugepage/enabled`` is not ``madvise``: glibc then requests none. The map for an input
-other than that of the trace, without checking the memory that larger pages add.
+Do not use: with another malloc (jemalloc: ``MALLOC_CONF=thp:always``), or if the host's
+``transparent_hugepage/enabled`` is not ``madvise``: glibc then requests no huge pages. For another
+input than the trace's, first check the memory that larger pages add.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ SUFFIX = ".sh"
 NEEDS = ("vm", "regions")
 
 _HEAP = "[heap]"
-#: Prefixes of the names of regions that cannot request pages: stacks, files, the page cache.
-_OTHERS = ("[", "/", "page cache")
+#: Name prefixes of regions other than anonymous mappings: heap, stacks, files, the page cache.
+_NOT_MMAP = ("[", "/", "page cache")
 
 
 def emit(row: RegionsRow) -> str:
-    """A script that runs its arguments."""
+    """A shell script that runs its arguments as a command and requests huge pages for malloc."""
     regions = row["regions"]
     base = min(region["page_bytes"] for region in regions)
     gaining = [region for region in regions if region["advised"] and region["page_bytes"] > base]
@@ -58,10 +58,10 @@ def emit(row: RegionsRow) -> str:
     for region in gaining:
         gain, added = units.percent(region["saved_share"]), units.size(region["added_bytes"])
         comments.append(f"{short(region['page_bytes']):>6} {gain:>6} {added:>9}  {_name(region)}")
-    others = sum(region["advised"] for region in regions) - len(gaining)
-    if others:
-        comments.append(f"{short(base):>6} {'':>6} {'':>9}  {others} others")
-    mapped = [region for region in gaining if not region["name"].startswith(_OTHERS)]
+    not_gaining = sum(region["advised"] for region in regions) - len(gaining)
+    if not_gaining:
+        comments.append(f"{short(base):>6} {'':>6} {'':>9}  {not_gaining} others")
+    mapped = [region for region in gaining if not region["name"].startswith(_NOT_MMAP)]
     heap = [region for region in gaining if region["name"] == _HEAP]
     comments += ["", *_host_comments(regions, [*heap, *mapped])]
     if mapped:
@@ -83,7 +83,7 @@ def emit(row: RegionsRow) -> str:
 def _host_comments(
     regions: Sequence[explain.SizesRow], requesting: Sequence[explain.SizesRow]
 ) -> list[str]:
-    """The page size to allow on the host for the ``requesting`` regions, and its total effect."""
+    """The page size to allow on the host for the ``requesting`` regions, its gain, added memory."""
     if not requesting:
         return ["None of these can request them: they need `always` on the host."]
     names = {region["name"] for region in requesting}
@@ -108,5 +108,5 @@ def _host_comments(
 
 
 def _name(region: explain.SizesRow) -> str:
-    """A region's name, safe in a comment of sh and C."""
+    """A region's name that cannot end a comment of sh or C: other characters become ``?``."""
     return re.sub(r"[^ -~]|\*/", "?", region["name"])

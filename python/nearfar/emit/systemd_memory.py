@@ -1,8 +1,8 @@
 """A drop-in that limits the memory of the systemd service that runs the program.
 
-Sets: ``MemoryMax=``, above which the kernel kills the service: the peak resident set when it was
-recorded, a quarter more, and room for the kernel; with swap also ``MemoryHigh=``, above which the
-kernel reclaims and throttles: the memory that is enough (``--slowdown``). In MiB, rounded up.
+Sets: ``MemoryMax=``, above which the kernel kills the service, to the recorded peak resident set
+plus a quarter and room for kernel memory; with swap also ``MemoryHigh=``, above which the kernel
+reclaims and throttles, to the memory with an accepted ``--slowdown``. In MiB, rounded up.
 
 Cannot: swap without swap space: ``MemoryHigh=`` then only throttles the service. Set the page size.
 

@@ -1,6 +1,6 @@
-"""What ``fit`` takes and returns.
+"""Options and columns of ``fit``.
 
-``make declared`` writes it as types and data, ``nearfar.declared.fit``.
+``make declared`` generates ``nearfar.declared.fit`` from them.
 """
 
 from __future__ import annotations

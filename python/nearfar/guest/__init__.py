@@ -39,7 +39,7 @@ RECORD: Final = "guest.json"
 _BASE: Final = "busybox-static"
 #: Memory that a kernel needs to boot and run a shell.
 _KERNEL_BYTES: Final = 128 << 20
-#: Change this with the output of :func:`_write_root`, or cached archives are used.
+#: Version of the output of :func:`_write_root`; a change makes cached archives invalid.
 _ROOT_VERSION: Final = "1"
 _INIT: Final = Path(__file__).parent / "init.sh"
 _ETC: Final = {
@@ -80,12 +80,12 @@ class Guest:
     Attributes:
         architecture: one of :data:`ARCHITECTURES`, or ``auto`` for that of the host.
         hardware: processors and memory nodes.
-        kernel: Debian package of the kernel, or a folder with an unpacked one; None for 6.12, or
-            the release's newest cloud kernel.
+        kernel: Debian package of the kernel, or a folder with an unpacked one; None for cloud
+            kernel 6.12 or, if the release has none, its newest one.
         packages: Debian packages to install; their scripts do not run.
         modules: kernel modules to load, with their dependencies.
         zram: bytes of swap on zram; 0 for none.
-        tasks: have a capture tell tasks apart.
+        tasks: whether to give a capture the data by which it distinguishes tasks.
         icount: use instructions as the clock, each 2^icount ns; None for the host's clock.
         parameters: additional kernel parameters.
         qemu: additional options of QEMU.

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# The first process of a guest: sets it up, runs the command, hands back what that left in /out, and
-# switches the guest off. /nearfar has what the host wrote: settings, the command, modules.
+# The first process of a guest: sets it up, runs the command, returns the files of /out to the host, and
+# powers off. The host has written settings, the command and modules to /nearfar.
 
 busybox=/bin/busybox
 $busybox mkdir -p /proc /sys /dev /run /tmp /work /out /nearfar/bin
@@ -10,7 +10,7 @@ $busybox mount -t devtmpfs devtmpfs /dev
 $busybox mount -t tmpfs -o mode=1777 tmpfs /tmp
 $busybox mount -t cgroup2 cgroup2 /sys/fs/cgroup
 $busybox --install -s /nearfar/bin
-# What packages have comes first.
+# Programs of packages take precedence over those of busybox.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/usr/games:/nearfar/bin
 export HOME=/root LC_ALL=C.UTF-8 TZ=UTC
 
@@ -19,7 +19,7 @@ fail() {
   poweroff -f
 }
 
-# What the scripts of packages would make.
+# Do what the scripts of packages, which do not run, would do.
 for lib in /usr/lib/*-linux-gnu; do
   schemas=$lib/glib-2.0/glib-compile-schemas loaders=$lib/gdk-pixbuf-2.0/gdk-pixbuf-query-loaders
   [ ! -x "$schemas" ] || "$schemas" /usr/share/glib-2.0/schemas
@@ -43,7 +43,7 @@ for port in /sys/class/virtio-ports/*; do
   eval "port_$name=/dev/${port##*/}"
 done
 if [ -n "$port_nearfar" ]; then
-  # `nearfar capture` records the command: names of addresses, then begin and end.
+  # `nearfar capture` records the command: send it the kernel's addresses, then mark start and stop.
   exec 6<>"$port_nearfar"
   sed -n 's/^ *\([0-9a-f]*-[0-9a-f]* : Kernel .*\)/region \1/p' /proc/iomem >&6
   if [ -n "$tasks" ]; then

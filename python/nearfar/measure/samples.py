@@ -24,7 +24,7 @@ class Samples:
 
     @property
     def median(self) -> float:
-        """The value."""
+        """The median of the runs, which is the measured value."""
         return statistics.median(self.runs)
 
     @property

@@ -98,7 +98,7 @@ class Published(TypedDict):
     seconds: float
 
 
-#: The rows of one of the questions.
+#: The row type of a question: ``alloc``, ``run``, ``pair`` or ``plan``.
 Row = TypeVar("Row", bound=Mapping[str, object])
 
 
@@ -116,7 +116,7 @@ class RunRow(numa_run.Row):
 
 @dataclass(frozen=True)
 class NumaResult(FolderResult, Generic[Row]):
-    """The result of a question.
+    """The result of a question: ``alloc``, ``run``, ``pair`` or ``plan``.
 
     Attributes:
         run: how it was made, without the time of day.

@@ -265,7 +265,7 @@ def _try(
 
 
 def _curves(watched: Watched, prices: Prices) -> list[list[Point]]:
-    """The curve of everything observed, and those of parts of it, which show its uncertainty."""
+    """The curve of all observations, and curves of parts of them, which show its uncertainty."""
     if watched.refaults:
         seconds = watched.seconds / len(watched.refaults)
         parts = [watched.refaults, watched.refaults[::2], watched.refaults[1::2]]
@@ -283,15 +283,15 @@ def _row(
     highest: int,
     error: tuple[float, float],
 ) -> declared.Row:
-    """The answer.
+    """The row of the answer.
 
     Args:
         plan: what was planned.
         watched: what was observed.
         curve: of everything observed.
-        parts: curves of parts of it, whose answers widen the interval.
+        parts: curves of parts of the observations, whose answers widen the interval.
         highest: the peak resident set.
-        error: of the method.
+        error: ``ERROR`` of the method.
     """
     last, swaps = watched.last, plan.swap != NONE
     most = max(watched.most, last.private + last.file)

@@ -35,7 +35,7 @@ class Point:
     """A memory size.
 
     Attributes:
-        seconds: the window whose working set it holds, between two observed ones.
+        seconds: length of the window whose working set it holds, between two observed lengths.
         anonymous, file: its bytes.
         faults: faults a second.
         slowdown: the time of the faults as a share.
@@ -49,7 +49,7 @@ class Point:
 
     @property
     def bytes(self) -> float:
-        """The memory."""
+        """The memory size."""
         return self.anonymous + self.file
 
 

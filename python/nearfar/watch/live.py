@@ -61,7 +61,7 @@ class Looks:
             faults[pid] = int(fields[_MINOR]), int(fields[_MAJOR])
         minor = major = None
         if self._at is not None and now > self._at:
-            # All faults of a new process are since then.
+            # A process without a previous look is new: all its faults count.
             before, seconds = self._before, now - self._at
             minor, major = (
                 sum(n[i] - before.get(pid, (0, 0))[i] for pid, n in faults.items()) / seconds

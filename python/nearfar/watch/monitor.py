@@ -1,4 +1,4 @@
-"""Answers for monitoring: whether one has changed, as a line of JSON, as Prometheus metrics."""
+"""Answers of ``watch`` for monitoring: detects changes; formats JSON lines, Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nearfar.watch.target import Target
 
 _PREFIX: Final = "nearfar_watch_"
-#: Suffixes of metrics by the unit of the column; names of columns in bytes have theirs already.
+#: Suffixes of metrics by the unit of the column; names of columns in bytes already end in it.
 _UNITS: Final = {"share": "_ratio", "a second": "_per_second"}
 _ANSWERED: Final = f"{_PREFIX}answer_timestamp_seconds"
 

@@ -120,7 +120,7 @@ class Watched:
 
     Attributes:
         cycles: working sets of growing windows that began together.
-        refaults: by memory.
+        refaults: at several memory sizes.
         seconds: how long the target was watched.
         cost: processor time of the observation, in seconds.
         most: the largest resident memory, in bytes.
@@ -137,7 +137,7 @@ class Watched:
     ended: bool = False
 
     def add(self, memory: Memory) -> None:
-        """Take what was read."""
+        """Record the memory that was read last."""
         self.most, self.last = max(self.most, memory.resident), memory
 
 
