@@ -175,7 +175,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Store a test's processor time in its teardown report, which workers send to the master."""
+    """Store a test's processor time in its teardown report, which xdist workers send on."""
     report = yield
     if report.when == "teardown":
         report.processor = _processor_seconds() - item.stash[_BEGAN]

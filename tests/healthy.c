@@ -27,7 +27,7 @@ static void rest(double seconds) {
   }
 }
 
-/* Wait until the manager, which scans for new memory at least every 40 ms, has moved it away. */
+/* Give the manager, which scans for new memory at least every 40 ms, time to move it away. */
 static void be_seen(void) { rest(0.3); }
 
 static uint64_t *map(size_t length, int flags) {

@@ -27,7 +27,7 @@ class Server:
 
     Attributes:
         launcher: the process of ``nearfar run``.
-        reader: end of the pipe that is standard output of all processes of the server.
+        reader: read end of the pipe that is standard output of all processes of the server.
         said: standard error of the launcher, and of the server if it redirects none.
     """
 

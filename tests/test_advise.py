@@ -229,7 +229,7 @@ def test_4k_can_always_be_advised_and_no_size_beyond_the_known_ones() -> None:
     (row,) = advise(GNUGO, storage=["nvm-1x"], page_sizes=[64, 128]).rows
     assert row["advised_page_bytes"] == 4096 and row["regret"] >= 0
     (row,) = advise(GNUGO, storage=["nvme"], sizes="1G").rows
-    assert row["model_page_bytes"] == 4096, "one known size of 1 GiB message nothing of others"
+    assert row["model_page_bytes"] == 4096, "one known size of 1 GiB says nothing of others"
     (row,) = advise(GNUGO, storage=["hdd"], sizes="4K,8K").rows
     assert row["model_page_bytes"] in (4096, 8192)
 
@@ -434,9 +434,7 @@ def test_output_formats_agree(nearfar: Run, tmp_path: Path) -> None:
     assert again.returncode == 2 and "exists already" in again.stderr
 
 
-def test_one_row_is_emitted_to_standard_output_and_several_to_a_folder(
-    nearfar: Run, fleet: Path, tmp_path: Path
-) -> None:
+def test_several_rows_are_emitted_to_a_folder(nearfar: Run, fleet: Path, tmp_path: Path) -> None:
     one = nearfar("advise", GNUGO, "--memory", "60%", "--machine", "optane-ssd", "--storage",
                   "optane-ssd", "--emit", "kernel-cmdline")  # fmt: skip
     assert one.stdout == "thp_anon=64K:always\n"

@@ -271,9 +271,7 @@ def test_the_table_and_the_page_show_the_error_of_the_gain(nearfar: Run, tmp_pat
         (("--view", "mine"), ("--view", "paper, machine")),
     ],
 )
-def test_bad_options_are_an_error_of_one_line(
-    nearfar: Run, options: tuple[str, ...], words: list[str]
-) -> None:
+def test_bad_options_are_an_error(nearfar: Run, options: tuple[str, ...], words: list[str]) -> None:
     done = nearfar("advise", GNUGO, "--machine", "zen4-vm", "--view", "machine", *options)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -294,9 +292,7 @@ def test_evaluation_needs_the_paper_views_model() -> None:
         ({"storage": ["nvme", "zram"], "whole": True}, r"2 of 2 cases should use larger pages .*"),
     ],
 )
-def test_the_page_of_one_trace_is_titled_by_the_trace(
-    options: dict[str, Any], finding: str
-) -> None:
+def test_the_page_is_titled_by_its_only_trace(options: dict[str, Any], finding: str) -> None:
     text = advise([GNUGO], **{"machine": ["nvme"], "storage": ["nvme"], **options}).html()
     assert "<h1>How big should the pages of <code>gnugo.trace</code> be?</h1>" in text
     assert "irtual machine" not in text

@@ -85,9 +85,7 @@ def test_the_answers_of_a_study() -> None:
         (1.2, "stay with 4 KiB; no other simulated size takes less time."),
     ],
 )
-def test_a_page_size_whose_gain_is_within_the_error_is_not_advised(
-    part: float, sentence: str
-) -> None:
+def test_a_gain_within_the_error_advises_no_larger_page(part: float, sentence: str) -> None:
     found = study()
     for row in found.rows:
         row["total_ns"] *= part / 0.9 if row["page_bytes"] == 65536 else 1

@@ -188,9 +188,7 @@ def test_the_exit_code_is_that_of_the_command(
     assert words(sysfs) == before
 
 
-def test_a_switch_that_another_process_sets_meanwhile_is_not_restored(
-    sysfs: Path, tmp_path: Path
-) -> None:
+def test_a_switch_set_by_another_process_is_not_restored(sysfs: Path, tmp_path: Path) -> None:
     script = f"echo madvise > {sysfs}/hugepages-64kB/enabled"
     apply(["sh", "-c", script], page="64K", yes=True, sysfs=sysfs, runtime=tmp_path / "r")
     found = words(sysfs)
@@ -233,9 +231,7 @@ def test_the_watchdog_of_a_killed_apply_restores(sysfs: Path, tmp_path: Path) ->
         finish(running)
 
 
-def test_after_apply_and_watchdog_are_killed_the_next_run_restores(
-    sysfs: Path, tmp_path: Path
-) -> None:
+def test_the_next_run_restores_if_the_watchdog_is_killed_too(sysfs: Path, tmp_path: Path) -> None:
     before, runtime = words(sysfs), tmp_path / "run"
     for restored_by in ("restore", "next run"):
         running = start(sysfs, runtime)
@@ -270,7 +266,7 @@ def test_a_signal_ends_the_command_and_restores(
     running = start(sysfs, tmp_path / "run")
     try:
         running.send_signal(number)
-        # On KeyboardInterrupt, Python ends itself by SIGINT.
+        # The command is Python, which also on SIGINT ends by the signal.
         assert running.wait(timeout=HANG) == 128 + number
         assert words(sysfs) == before
     finally:
@@ -280,7 +276,7 @@ def test_a_signal_ends_the_command_and_restores(
             running.stdout.close()
 
 
-def test_a_second_apply_at_a_time_is_refused(sysfs: Path, tmp_path: Path) -> None:
+def test_a_concurrent_apply_is_refused(sysfs: Path, tmp_path: Path) -> None:
     running = start(sysfs, tmp_path / "run")
     try:
         during = words(sysfs)
@@ -293,9 +289,7 @@ def test_a_second_apply_at_a_time_is_refused(sysfs: Path, tmp_path: Path) -> Non
         finish(running)
 
 
-def test_switches_are_restored_after_the_command_deletes_the_journal(
-    sysfs: Path, tmp_path: Path
-) -> None:
+def test_switches_are_restored_without_the_journal(sysfs: Path, tmp_path: Path) -> None:
     before, runtime = words(sysfs), tmp_path / "run"
     found = apply(["rm", "-r", str(runtime)], page="64K", yes=True, sysfs=sysfs, runtime=runtime)
     assert found.exit_code == 0 and not runtime.exists()
@@ -363,9 +357,7 @@ def test_faults_of_a_commands_children_are_counted() -> None:
     assert row["seconds"] > 0 and row["user_seconds"] + row["system_seconds"] > 0
 
 
-def test_a_trace_gives_a_prediction_beside_the_measurement(
-    mixed: Path, sysfs: Path, tmp_path: Path
-) -> None:
+def test_a_trace_gives_a_prediction(mixed: Path, sysfs: Path, tmp_path: Path) -> None:
     from nearfar.paging import paging
 
     found = apply(
@@ -385,9 +377,7 @@ def test_a_trace_gives_a_prediction_beside_the_measurement(
     assert rows["fault_rate"]["comparable"] == "no" and rows["fault_rate"]["why"]
 
 
-def test_a_huge_page_policy_is_predicted_beside_the_measurement(
-    mixed: Path, sysfs: Path, tmp_path: Path
-) -> None:
+def test_a_huge_page_policy_is_predicted(mixed: Path, sysfs: Path, tmp_path: Path) -> None:
     options = {"yes": True, "trace": mixed, "sysfs": sysfs, "runtime": tmp_path}
     found = apply(["true"], page="always", **options)
     rows = {row["quantity"]: row for row in found.prediction}
@@ -442,9 +432,7 @@ def test_a_dry_run_prints_the_plan_and_bad_options_are_one_line(nearfar: Run) ->
         assert done.stderr.count("\n") == 1
 
 
-def test_reports_leave_the_commands_output_and_exit_code_alone(
-    nearfar: Run, tmp_path: Path
-) -> None:
+def test_the_commands_output_and_exit_code_are_kept(nearfar: Run, tmp_path: Path) -> None:
     base = f"{os.sysconf('SC_PAGE_SIZE') // 1024}K"
     script = ["sh", "-c", "echo out; exit 5"]
     plain = nearfar("apply", "--page", base, "--yes", "--", *script)

@@ -73,9 +73,7 @@ def test_no_fetch_keeps_the_instruction_count(build: Callable[..., Path], tmp_pa
 
 @needs_qemu
 @needs_cc
-def test_max_refs_ends_the_recording_and_not_the_program(
-    build: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_max_refs_ends_only_the_recording(build: Callable[..., Path], tmp_path: Path) -> None:
     program = build(loop(10_000_000), *ALONE, suffix=".s")
     outcome = capture.run([program], tmp_path / "loop.trace", max_refs=12345)
     assert outcome.complete and outcome.exit_code == 0
@@ -128,9 +126,7 @@ int main(int argc, char **argv) {
 @needs_qemu
 @needs_cc
 @pytest.mark.parametrize("together", [False, True])
-def test_references_of_every_thread_are_counted(
-    build: Callable[..., Path], tmp_path: Path, together: bool
-) -> None:
+def test_threads_are_recorded(build: Callable[..., Path], tmp_path: Path, together: bool) -> None:
     program = build(THREADS, "-pthread")
     trace = tmp_path / "threads.trace"
     done = nearfar("-o", trace, "--", program, *["together"] * together)
@@ -258,9 +254,7 @@ buffer: .space 65536
 
 @needs_qemu
 @needs_cc
-def test_reads_and_writes_of_a_file_are_recorded_as_page_cache_copies(
-    build: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_file_io_is_recorded_in_the_page_cache(build: Callable[..., Path], tmp_path: Path) -> None:
     program = build(READER, *ALONE, suffix=".s")
     data = tmp_path / "data"
     data.write_bytes(bytes(20000))

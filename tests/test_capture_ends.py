@@ -37,9 +37,7 @@ int main(void) {
 
 @needs_qemu
 @needs_cc
-def test_a_crash_of_the_program_leaves_an_incomplete_trace(
-    build: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_crash_leaves_an_incomplete_trace(build: Callable[..., Path], tmp_path: Path) -> None:
     trace = tmp_path / "crash.trace"
     done = nearfar("-o", trace, "--", build(CRASH))
     assert done.returncode == 1
@@ -175,9 +173,7 @@ def test_a_service_that_leaves_a_child_running_gives_an_incomplete_trace(
 
 @needs_qemu
 @needs_cc
-def test_after_ctrl_c_a_capture_waits_for_the_program(
-    build: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_ctrl_c_waits_for_the_program(build: Callable[..., Path], tmp_path: Path) -> None:
     command = [*NEARFAR, "capture", "-o", str(tmp_path / "t.trace"), "--", str(build(SAVES))]
     pid, terminal = pty.fork()
     if pid == 0:
@@ -196,9 +192,7 @@ def test_after_ctrl_c_a_capture_waits_for_the_program(
 
 @needs_qemu
 @needs_cc
-def test_a_second_signal_ends_a_program_that_ignores_the_first(
-    build: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_second_signal_kills_the_program(build: Callable[..., Path], tmp_path: Path) -> None:
     run = Running(tmp_path / "ever.trace", build(APART))
     run.capture.send_signal(signal.SIGINT)
     time.sleep(0.3)
@@ -219,9 +213,7 @@ def test_a_second_signal_ends_a_program_that_ignores_the_first(
 
 @needs_qemu
 @needs_cc
-def test_a_killed_program_leaves_an_incomplete_trace(
-    build: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_sigkill_leaves_an_incomplete_trace(build: Callable[..., Path], tmp_path: Path) -> None:
     run = Running(tmp_path / "ever.trace", build(FOREVER), await_part=False)
     time.sleep(0.3)
     os.kill(run.program, signal.SIGKILL)
@@ -308,9 +300,7 @@ def test_an_earlier_trace_stays_until_a_new_one_replaces_it(
 
 @needs_qemu
 @needs_cc
-def test_a_full_disk_ends_the_capture_and_its_program_with_one_error(
-    build: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_full_disk_ends_capture_and_program(build: Callable[..., Path], tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     mounted = subprocess.run(
@@ -364,9 +354,7 @@ int rename(const char *from, const char *to) {
 
 @needs_qemu
 @needs_cc
-def test_files_are_flushed_before_the_trace_is_marked_complete(
-    build: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_files_are_flushed_before_completion(build: Callable[..., Path], tmp_path: Path) -> None:
     log, trace = tmp_path / "log", tmp_path / "true.trace"
     library = build(FLUSHES, "-shared", "-fPIC", "-ldl")
     preloaded = {**os.environ, "LD_PRELOAD": str(library), "FLUSHES": str(log)}

@@ -110,9 +110,7 @@ def test_a_program_whose_loader_is_missing_is_refused(tmp_path: Path) -> None:
     assert raised.value.exit_code == 3
 
 
-def test_probe_finds_the_tools_and_names_fixes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_probe_names_tools_and_fixes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = {probe.name: probe for probe in capture.probe()}
     assert set(found) == {"qemu-x86_64", "qemu-aarch64", "capture plugin", "shared memory"}
     assert found["capture plugin"].available and found["shared memory"].available

@@ -158,9 +158,7 @@ def program(build: Callable[..., Path]) -> Path:
 @pytest.mark.parametrize(
     ("fetch", "rate"), [(True, 0.1), (False, 0.1), (True, 0.05), (False, 0.05)]
 )
-def test_a_sample_equals_a_filtered_capture(
-    program: Path, tmp_path: Path, fetch: bool, rate: float
-) -> None:
+def test_equals_a_filtered_capture(program: Path, tmp_path: Path, fetch: bool, rate: float) -> None:
     """Records, gaps, events and counts are equal."""
     seed, command = 7, [program, "9000" if rate == 0.1 else "40000"]
     whole = capture.run(command, tmp_path / "whole.trace").path
@@ -200,9 +198,7 @@ def test_a_sample_equals_a_filtered_capture(
     assert has["records"] < had["records"] / 5
 
 
-def test_a_samples_intervals_hold_the_rates_of_the_whole_capture(
-    program: Path, tmp_path: Path
-) -> None:
+def test_intervals_hold_the_rates_of_the_whole_capture(program: Path, tmp_path: Path) -> None:
     whole = capture.run([program, "1500000"], tmp_path / "whole.trace").path
     taken = capture.run([program, "1500000"], tmp_path / "sample.trace", sample=0.4).path
     for policy in ("clock", "linux"):
@@ -290,9 +286,7 @@ def test_a_sample_gives_a_programs_memory_size(program: Path, tmp_path: Path) ->
         sizes.size(taken, **given, thp=True)
 
 
-def test_sample_auto_lowers_the_rate_as_the_program_grows(
-    build: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_auto_lowers_the_rate_for_many_pages(build: Callable[..., Path], tmp_path: Path) -> None:
     text = """
     #include <stdlib.h>
     int main(void) {
@@ -318,9 +312,7 @@ def test_a_small_program_is_recorded_whole(tmp_path: Path, fetch: bool) -> None:
     assert columns(taken) == columns(whole) and regions(taken) == regions(whole)
 
 
-def test_a_sample_counts_every_thread_and_shared_frame(
-    build: Callable[..., Path], program: Path, tmp_path: Path
-) -> None:
+def test_every_thread_is_sampled(build: Callable[..., Path], program: Path, tmp_path: Path) -> None:
     text = r"""
     #include <pthread.h>
     #include <stdlib.h>
@@ -333,7 +325,7 @@ def test_a_sample_counts_every_thread_and_shared_frame(
     }
     int main(void) {
       pthread_t threads[3];
-      // A shared mapping makes QEMU translate code for several threads, before the first thread.
+      // A shared mapping makes QEMU translate for threads now, not again at the first thread.
       mmap(0, 4096, 3, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
       for (int i = 0; i < 3; i++) run(malloc(500 * 4096));
       for (int i = 0; i < 3; i++) pthread_create(&threads[i], 0, run, malloc(500 * 4096));

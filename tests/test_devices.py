@@ -41,7 +41,7 @@ def pages(**counts: dict[int, int]) -> Pages:
     return Pages(cast("Any", rows), 200)
 
 
-def test_the_time_on_a_device_of_loads_adds_its_reads_and_writes() -> None:
+def test_reads_and_writes_of_a_load_device_add_time() -> None:
     found = pages(swap_ins={100: 30}, file_rereads={100: 10}, dirty_evictions={100: 5})
     assert Device("x", LOAD, read_ns=500.0).time(found, 200) == 7.0
     assert Device("x", LOAD, read_ns=500.0).time(found, 100) == 7.0 + 40 * 500 / 1000

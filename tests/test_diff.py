@@ -83,9 +83,7 @@ def test_runs_without_common_seeds_are_compared_by_welchs_t_test() -> None:
         ({1: None, 2: 12.0}, {1: 11.0, 2: 13.0}, "worse"),
     ],
 )
-def test_a_verdict_needs_a_significant_difference(
-    a: dict[int, Any], b: dict[int, Any], verdict: str
-) -> None:
+def test_verdicts_need_significance(a: dict[int, Any], b: dict[int, Any], verdict: str) -> None:
     found = compare("x", a, b, "less")
     assert found is not None
     assert found["verdict"] == verdict

@@ -379,7 +379,5 @@ def test_pages_have_no_paths_of_the_author_s_machine() -> None:
         (["1.5"], "1x5\n", "1.5"),
     ],
 )
-def test_missing_line_honours_the_ellipsis(
-    shown: list[str], printed: str, lacks: str | None
-) -> None:
+def test_missing_line_honours_ellipses(shown: list[str], printed: str, lacks: str | None) -> None:
     assert missing_line(shown, printed) == lacks

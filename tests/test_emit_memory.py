@@ -107,9 +107,7 @@ def test_the_kernel_accepts_the_limits(group: tuple[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_script_sets_limits_in_both_versions_of_control_groups(
-    tmp_path: Path, version: int
-) -> None:
+def test_limits_work_in_both_versions_of_control_groups(tmp_path: Path, version: int) -> None:
     root, files = V1 if version == 1 else V2
     folder = tmp_path / str(root / "web").lstrip("/")
     folder.mkdir(parents=True)

@@ -43,9 +43,7 @@ def made(trace: Path, folder: Path, **options: Any) -> Path:
         {"filter": "cache"},
     ],
 )
-def test_terms_and_counts_add_up_to_the_row(
-    trace: Path, tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_terms_add_up_to_the_row(trace: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     run = made(trace, tmp_path / "run", **options)
     memory = str(options.get("memory", "30%")).partition(",")[0]
     found = explain(run, page="16K", memory=memory, storage="optane-ssd")

@@ -136,9 +136,7 @@ def test_a_filtered_study_is_deterministic() -> None:
         ("cache", "l1d 48B", "key cache.l1d.line: is 48 bytes, not a power of two"),
     ],
 )
-def test_bad_filters_and_machines_are_an_error_of_one_line(
-    filter_: str, text: str, wanted: str
-) -> None:
+def test_bad_filters_are_an_error_of_one_line(filter_: str, text: str, wanted: str) -> None:
     lines = ['description = "x"']
     for one in text.split(", ") if text else []:
         name, line = one.split()

@@ -54,9 +54,7 @@ def test_the_best_size_has_the_least_median_and_overlapping_ones_are_as_good() -
     assert not any("2M" in name for name in rows)
 
 
-def test_marks_of_laps_are_found_in_split_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_laps_are_found_in_split_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(guest_pages.Laps, "_begin", lambda _self: seen.append("begin"))
     monkeypatch.setattr(guest_pages.Laps, "_end", lambda _self: seen.append("end"))
