@@ -39,7 +39,7 @@ def run(
 ) -> Ended:
     """Run a command in a fork; after ``after`` seconds, send it the signal ``number``.
 
-    ``limit`` is the largest size of a file in bytes. ``around`` is the command's context.
+    ``limit``: largest file in bytes; ``around``: a context for the command, entered in the fork.
     """
     said = folder.parent / "said"
     began = time.monotonic()

@@ -183,7 +183,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the processor time of the costliest files; the first test that uses a fixture pays."""
+    """Print the costliest files' processor time; a fixture counts for the first test using it."""
     files: dict[str, float] = {}
     for report in [report for reports in terminalreporter.stats.values() for report in reports]:
         if hasattr(report, "processor"):

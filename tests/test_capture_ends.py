@@ -274,7 +274,7 @@ def test_a_killed_capture_ends_its_program(
 def test_an_earlier_trace_stays_until_a_new_one_replaces_it(
     build: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Neither a program that cannot start nor a kill before the first part loses it."""
+    """Even if the program cannot start, or the capture is killed before its first part."""
     trace = tmp_path / "ever.trace"
     done = nearfar("-o", trace, "--", "/bin/true")
     assert done.returncode == 0, done.stderr

@@ -169,7 +169,7 @@ text: .ascii "hello\\n"
 def test_a_program_that_cannot_be_followed_runs_unrecorded(
     build: Callable[..., Path], tmp_path: Path, root: Path, what: str
 ) -> None:
-    """The trace says after which record it is missing."""
+    """The trace says after which record the program is missing."""
     program = root / "hello"
     shutil.copy(build(HELLO, "-nostdlib", "-static", "-no-pie", suffix=".s"), program)
     program.chmod(0o711 if what == "unreadable" else 0o755)
