@@ -23,7 +23,7 @@ import pytest
 from conftest import HANG
 
 FLAGS = [
-    "--no-sandbox",  # root in a container has no user namespace to build one in
+    "--no-sandbox",  # it needs a user namespace, which root in a container may not make
     "--disable-gpu",
     "--disable-background-networking",
     "--disable-component-update",
@@ -139,7 +139,7 @@ _UNTIDY = r"""() => {
     }
   }
   if (/\{"|"\s*:\s*["\[{\d]/.test(document.body.innerText)) found.push("JSON is shown");
-  // Labels of axes: whole, apart, and there where there is room.
+  // Axis labels: not cut, not overlapping, and none dropped where there is room.
   for (const axis of document.querySelectorAll("svg .role-axis-label")) {
     const frame = axis.closest("svg").getBoundingClientRect();
     const all = [...axis.querySelectorAll("text")].filter((t) => t.textContent);
@@ -151,7 +151,7 @@ _UNTIDY = r"""() => {
       for (const [other, next] of boxes.slice(at + 1)) {
         const wide = Math.min(box.right, next.right) - Math.max(box.left, next.left);
         const high = Math.min(box.bottom, next.bottom) - Math.max(box.top, next.top);
-        // Slanted labels have boxes larger than they are.
+        // The bounding box of a slanted label is larger than its text.
         const slanted = /rotate\((?!0\))/.test(shown[at].getAttribute("transform") || "");
         if (wide > 1 && high > 1 && !slanted) found.push(`labels overlap: ${text} / ${other}`);
       }
@@ -169,7 +169,7 @@ _UNTIDY = r"""() => {
     const outside = seen(text) && box.right > frame.right + 1;
     if (outside) found.push(`cut legend: ${short(text.textContent)}`);
   }
-  // A section of half the width has another beside it.
+  // Half-width sections stand side by side.
   if (innerWidth >= 960) {
     const halves = [...document.querySelectorAll("main > section:not(.wide)")];
     const tops = halves.map((e) => Math.round(e.getBoundingClientRect().top));

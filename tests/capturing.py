@@ -1,4 +1,4 @@
-"""What the tests of captures share: running one, and reading what it wrote."""
+"""Helpers of the capture tests: run ``nearfar capture`` and read its trace."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from conftest import HANG
 
 LOAD, STORE, FETCH = "load", "store", "fetch"
 KERNEL_LOAD, KERNEL_STORE = "kernel-load", "kernel-store"
+#: Addresses from here on are the kernel's.
 KERNEL = 1 << 63
 NEARFAR = [sys.executable, "-c", "from nearfar.cli import main; main()"]
 
@@ -34,7 +35,7 @@ needs_cc = pytest.mark.skipif(
 
 
 def records(trace: Path) -> pa.Table:
-    """All finished parts, in order."""
+    """The records of all finished parts, in order."""
     parts = sorted(trace.glob("part-*.parquet"))
     return pa.concat_tables([pq.read_table(part) for part in parts])
 
@@ -46,13 +47,12 @@ def columns(trace: Path) -> list[tuple[Any, ...]]:
 
 
 def regions(trace: Path, *, idle: bool = False) -> list[dict[str, Any]]:
-    """Events; without those that measure time, or these alone."""
+    """The trace's events other than ``idle``, or the ``idle`` ones alone."""
     events = pq.read_table(trace / "regions.parquet").to_pylist()
     return [event for event in events if (event["event"] == "idle") == idle]
 
 
 def info(trace: Path) -> dict[str, Any]:
-
     return json.loads((trace / "trace.json").read_text())
 
 
@@ -67,6 +67,7 @@ def nearfar(*words: str | Path, **more: Any) -> subprocess.CompletedProcess[str]
     )
 
 
+#: Compiler flags for assembly that needs no library.
 ALONE = ("-nostdlib", "-static", "-no-pie")
 
 _LOOP = """
@@ -84,11 +85,11 @@ _start:
 
 
 def loop(turns: int) -> str:
-    """Assembly that needs no library: so many turns of a load and a store, then exit(0)."""
+    """Assembly of ``turns`` iterations of a load and a store, then exit(0)."""
     return _LOOP.replace("{turns}", str(turns))
 
 
-# 100 turns of a load and a store, then exit(5).
+# 100 iterations of a load and a store, then exit(5).
 AARCH64_LOOP = struct.pack(
     "<9I",
     0xD2800C80,  # mov x0, #100
@@ -104,7 +105,7 @@ AARCH64_LOOP = struct.pack(
 
 
 def aarch64_program(code: bytes = AARCH64_LOOP, memory: int = 0) -> bytes:
-    """A static ELF of this code, with so many bytes of memory from its first page on."""
+    """A static ELF of this code; ``memory``: bytes of its segment, writable if not 0."""
     base = 0x400000
     head = b"\x7fELF\x02\x01\x01" + bytes(9)
     head += struct.pack("<HHIQQQIHHHHHH", 2, 183, 1, base + 120, 64, 0, 0, 64, 56, 1, 0, 0, 0)

@@ -1,20 +1,19 @@
-"""Chaos: commands are killed at random points, again and again, and what they leave is looked at.
+"""Chaos: kill commands at random points, and check what they leave.
 
 A round of a case runs its command, sends it a signal at a random moment, and then checks that
 
-* a result that was finished before is still there: the old one or the new one, whole;
-* what is at the result's name is whole, or the readers say in one line that it is not;
-* nothing was said but one line, and nothing of the command runs on;
-* the same command, run again, succeeds, gives the bytes that it always gives, and leaves nothing
-  beside them.
+* an earlier result is still there, or the complete new one in its place;
+* a result is complete, or its readers report in one line that it is not;
+* the command printed one error at most, and none of its processes runs on;
+* the same command, run again, succeeds with the same bytes as ever, and leaves nothing beside them.
 
 Commands run in forks of this process, so that a kill seldom hits the start of Python. ``make
 chaos`` runs many rounds, ``tests/test_chaos.py`` a few::
 
     python tests/chaos.py --rounds 20 --seed 1 [CASE...]
 
-The case ``run`` is of another kind (:mod:`chaos_run`): a process of a program under ``nearfar run``
-is killed, or one of nearfar's own.
+The case ``run`` (:mod:`chaos_run`) instead kills a process of a program under ``nearfar run``, or
+one of nearfar's helpers.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from chaos_commands import Broken, Ended, run
 
 ROOT = Path(__file__).resolve().parents[1]
 CAPTURES = ROOT / "tests/data/captures"
-#: SIGKILL most of all: nothing can be done against it.
+#: SIGKILL, which no process can handle, is twice as likely.
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-#: Bytes that fit into the file system, or into one file, of the case of a full disk.
-LITTLE = 4096
+#: The largest file, in bytes, of :func:`full_disk`.
+FILE_LIMIT = 4096
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,10 @@ class Case:
         name: of the case.
         words: the command, given the folder that it works in.
         result: name of the file or folder that it makes.
-        force: what makes it replace an earlier one; empty where it needs no asking.
-        look: for results that are not the same bytes every time, or that grow: raises
-            :class:`Broken` if what is there is damaged, and returns whether it is whole.
-        slow: left out of the few rounds of ``make test-long``.
+        force: options to replace an earlier result; empty if none are needed.
+        look: checks a result whose bytes vary or that grows: raises :class:`Broken` if it is
+            damaged, and returns whether it is complete.
+        slow: not run by ``make test-long``.
     """
 
     name: str
@@ -70,7 +69,7 @@ def _trace(name: str) -> str:
 
 
 def cases() -> list[Case]:
-    """Every case whose command and tools are here."""
+    """Every case whose command and tools are installed."""
     found = [
         Case(
             "generate",
@@ -166,7 +165,7 @@ def _exists(command: str) -> bool:
 
 
 def _dinero(folder: Path) -> Path:
-    """References for `import`, and something to read for a captured program."""
+    """References for `import`, also the input file of captured programs."""
     path = folder / "in.din"
     if folder.is_dir() and not path.exists():
         draw = random.Random(1)
@@ -194,7 +193,7 @@ page_sizes = "4K,64K"
 
 
 def _run(folder: Path) -> Path:
-    """A finished run to report of."""
+    """A finished run, the input of `report`."""
     path = folder / "run"
     if folder.is_dir() and not path.exists():
         words = ["paging", _trace("pdf"), "-o", str(path), "--page-sizes", "4K,64K"]
@@ -202,11 +201,11 @@ def _run(folder: Path) -> Path:
     return path
 
 
-# --- what is looked at
+# --- checks
 
 
 def content(path: Path) -> dict[str, bytes] | None:
-    """Files of a folder, or a file, by name, without times; None where there is nothing."""
+    """Bytes of a file or of a folder's files, by name, without durations; None if absent."""
     if not path.exists():
         return None
     files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file())
@@ -223,7 +222,7 @@ def check_said(ended: Ended) -> None:
 
 
 def look_at_trace(path: Path) -> bool:
-    """Whether a trace holds what it says; returns whether it says that it is whole."""
+    """Check a trace against its trace.json; returns whether that says it is complete."""
     import pyarrow.parquet as pq
 
     from nearfar.errors import NearfarError
@@ -241,18 +240,18 @@ def look_at_trace(path: Path) -> bool:
     if sum(parts.values()) != info["records"]:
         raise Broken(f"{path}: trace.json contradicts its parts")
     stray = {one.name for one in path.glob("part-*")} - set(parts)
-    # A part is named before trace.json lists it; only the last can be unlisted.
+    # A part gets its name before trace.json lists it, so the last part may be unlisted.
     if len(stray) > (0 if info["complete"] else 1):
         raise Broken(f"{path}: parts that trace.json does not list: {sorted(stray)}")
     return bool(info["complete"])
 
 
 def look_at_cells(path: Path) -> bool:
-    """Whether every finished cell of a sweep can be read."""
+    """Check that every finished cell of a sweep can be read."""
     import pyarrow.parquet as pq
 
     for one in path.rglob("[!.]*.parquet"):
-        # What is being written is in a hidden folder.
+        # Hidden folders hold unfinished files.
         if not any(part.startswith(".") for part in one.relative_to(path).parts):
             pq.read_table(one)
     return True
@@ -261,7 +260,7 @@ def look_at_cells(path: Path) -> bool:
 def check_left(
     case: Case, folder: Path, old: dict[str, bytes] | None, new: dict[str, bytes] | None
 ) -> None:
-    """Whether what a killed command left is the old result, the new one, or says what it is."""
+    """Check that a killed command left the old result, the new one, or one marked incomplete."""
     path = folder / case.result
     left = content(path)
     if left is None:
@@ -274,13 +273,13 @@ def check_left(
         raise Broken(f"{case.name}: half a result: {sorted(left)}")
     whole = case.look(path)
     kept = (folder / f".{case.result}.replaced").exists()
-    begun = any(name.endswith(".parquet") for name in left if "regions" not in name)
-    if old is not None and not (whole or kept or begun):
+    has_records = any(name.endswith(".parquet") for name in left if "regions" not in name)
+    if old is not None and not (whole or kept or has_records):
         raise Broken(f"{case.name}: the earlier result is gone, and nothing came of the new one")
 
 
 def check_whole(case: Case, folder: Path, ended: Ended, new: dict[str, bytes] | None) -> None:
-    """Whether a command that was let be has done all it should."""
+    """Check a command that was not killed, and its result."""
     if ended.code != 0:
         raise Broken(f"{case.name}: again: exit code {ended.code}: {ended.said}")
     check_said(ended)
@@ -301,21 +300,21 @@ def check_whole(case: Case, folder: Path, ended: Ended, new: dict[str, bytes] | 
 
 
 def kills(case: Case, folder: Path, rounds: int, draw: random.Random) -> Iterator[str]:
-    """Kill ``case`` at ``rounds`` random points; returns what each hit, for progress."""
+    """Kill ``case`` at ``rounds`` random points; yields a line of progress for each."""
     words = case.words(folder)
     path = folder / case.result
     first = run(words, folder)
     check_whole(case, folder, first, content(path))
     new = content(path)
     for number in range(rounds):
-        there = number % 2 == 0
-        old = content(path) if there else None
-        if not there:
+        replaces = number % 2 == 0
+        old = content(path) if replaces else None
+        if not replaces:
             remove(path)
-        # Half of the kills come near the end, where results are put in their place.
+        # Half of the kills come near the end, when results are renamed into place.
         share = draw.uniform(0.7, 1.05) if draw.random() < 0.5 else draw.uniform(0, 1)
         sent = draw.choice(SIGNALS)
-        ended = run(forced(case, words, there), folder, share * first.seconds, sent)
+        ended = run(forced(case, words, replaces), folder, share * first.seconds, sent)
         check_said(ended)
         check_left(case, folder, old, new)
         again = run(forced(case, words, path.exists()), folder)
@@ -324,19 +323,19 @@ def kills(case: Case, folder: Path, rounds: int, draw: random.Random) -> Iterato
 
 
 def forced(case: Case, words: list[str], replace: bool) -> list[str]:
-    """The command, made to replace a result if there is one to ``replace``."""
+    """The command, with the options to replace a result if it is to ``replace`` one."""
     end = words.index("--") if "--" in words else len(words)
     return [*words[:end], *(case.force if replace else ()), *words[end:]]
 
 
 def full_disk(case: Case, folder: Path) -> str:
-    """Run ``case`` where no file may grow beyond :data:`LITTLE` bytes, then where it may."""
+    """Run ``case`` where files may not exceed :data:`FILE_LIMIT` bytes, then without limit."""
     words = case.words(folder)
     path = folder / case.result
     remove(path)
-    ended = run(words, folder, limit=LITTLE)
+    ended = run(words, folder, limit=FILE_LIMIT)
     check_said(ended)
-    if ended.code == 0 and sum(map(len, (content(path) or {}).values())) > LITTLE:
+    if ended.code == 0 and sum(map(len, (content(path) or {}).values())) > FILE_LIMIT:
         raise Broken(f"{case.name}: exit code 0 where nothing could be written")
     if ended.code not in (0, 1, 2, 3):
         raise Broken(f"{case.name}: no room: exit code {ended.code}: {ended.said}")
@@ -357,7 +356,7 @@ def remove(path: Path) -> None:
 
 
 def preload() -> None:
-    """Import what commands import, so that kills hit their work; none of it may start threads."""
+    """Import what commands import, so that kills hit their work; modules that start no threads."""
     import nearfar.advise
     import nearfar.cli._application
     import nearfar.numa
@@ -388,7 +387,7 @@ def main() -> int:
     for case in chosen:
         if case.slow and asked.quick and not asked.cases:
             continue
-        # Each case has its own numbers, whichever others run.
+        # A case draws the same numbers, whichever other cases run.
         draw = random.Random(f"{asked.seed} {case.name}")
         with tempfile.TemporaryDirectory(prefix="nearfar-chaos-") as scratch:
             folder = Path(scratch) / "work"

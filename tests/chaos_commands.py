@@ -1,4 +1,4 @@
-"""Commands in forks of a process that has imported nearfar, for :mod:`chaos`: run, and killed."""
+"""Run commands in forks of a process that has imported nearfar, and kill them (:mod:`chaos`)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from forks import HANG
 
 
 class Broken(AssertionError):
-    """What must not happen has."""
+    """A check has failed."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: exit code (negative: signal), what it said, seconds it took."""
+    """How a command ended: exit code (negative: signal), standard error, duration."""
 
     code: int
     said: str
@@ -37,9 +37,9 @@ def run(
     limit: int | None = None,
     around: AbstractContextManager[None] | None = None,
 ) -> Ended:
-    """Run a command in a fork; ``after`` seconds send it ``number``; ``limit`` bytes a file.
+    """Run a command in a fork; after ``after`` seconds, send it the signal ``number``.
 
-    ``around`` is entered in the fork, before the command and after what it needs.
+    ``limit``: largest file in bytes; ``around``: a context for the command, entered in the fork.
     """
     said = folder.parent / "said"
     began = time.monotonic()
@@ -68,7 +68,7 @@ def command(
     limit: int | None,
     around: AbstractContextManager[None],
 ) -> None:
-    """Be the command; never returns."""
+    """Run the command in this process, a fork; never returns."""
     code = 70
     try:
         os.setpgid(0, 0)
@@ -98,7 +98,7 @@ def command(
 
 
 def _wait(pid: int, until: float) -> None:
-    """Sleep, but not beyond the end of the process."""
+    """Sleep until a time, or until the process ends."""
     while (left := until - time.monotonic()) > 0:
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return
@@ -106,7 +106,7 @@ def _wait(pid: int, until: float) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Processes below this one, at any depth."""
+    """All descendants of a process."""
     found = []
     with contextlib.suppress(OSError):
         for tasks in Path(f"/proc/{pid}/task").glob("*/children"):

@@ -1,13 +1,12 @@
-"""Chaos: processes of programs under ``nearfar run`` are killed at random moments.
+"""Chaos: kill processes of a program under ``nearfar run`` at random moments.
 
-The program is ``ends.c``: it has children, these have children, and one of them becomes another
-program; all of them verify what they read and report it. A round kills one of them, one of
-nearfar's own processes that manage them, or the launcher. Then
+The program ``ends.c`` forks children and grandchildren, one child execs, and all processes verify
+their memory and report. A round kills one of them, one of nearfar's helpers, or the launcher. Then
 
-* nobody has read anything wrong;
-* who has not reported is the one that was killed, or a line on standard error says why the
-  others were; a launcher that is killed can say nothing;
-* who is killed takes nobody with it, unless it is one of nearfar's own;
+* no process has read wrong data;
+* every process but the victim has reported, or standard error says why it was ended (unless the
+  launcher was killed);
+* processes are ended with the victim only if it is one of nearfar's;
 * all processes end.
 """
 
@@ -31,15 +30,15 @@ from chaos_commands import Broken, children, command
 
 FARS = ("zstd", "lz4", "shm", "file")
 POLICIES = ("ssp", "tpp", "none", "nomad", "autonuma")
-#: SIGKILL most of all: nothing can be done against it.
+#: SIGKILL, which no process can handle, is twice as likely.
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)
-#: Of prctl(2): who loses its parent becomes a child of this process.
+#: Of prctl(2): orphaned descendants become children of this process.
 SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
 class Victim:
-    """A process that may be killed: what it is, its number, and that of the process or thread."""
+    """A process that may be killed: kind, process id, id of the process or thread to signal."""
 
     kind: str
     process: int
@@ -47,7 +46,7 @@ class Victim:
 
 
 def victims(launcher: int, results: Path) -> list[Victim]:
-    """Every process of the run, by what it is."""
+    """Every process of the run, and nearfar's helpers."""
     names = {pid: name for name, pid in ends.Reports.of(results).processes.items()}
     kinds = ("program", "child", "grandchild")
     found = [Victim("launcher", launcher, launcher)]
@@ -57,7 +56,7 @@ def victims(launcher: int, results: Path) -> list[Victim]:
         own = [Victim(kind, pid, task) for kind, task in ends.own(pid)]
         found += own
         if not own or own[0].target != pid:
-            # Without a name it is on its way to the program, or to one of nearfar's own.
+            # A process without a name has yet to become the program or a helper of nearfar.
             kind = kinds[min(names[pid].count("."), 2)] if pid in names else "beginner"
             found.append(Victim(kind, pid, pid))
     return found
@@ -65,7 +64,7 @@ def victims(launcher: int, results: Path) -> list[Victim]:
 
 @dataclass
 class Round:
-    """One run of the program, and what became of it."""
+    """One run of the program."""
 
     program: Path
     folder: Path
@@ -73,7 +72,7 @@ class Round:
     options: list[str]
 
     def start(self) -> int:
-        """Start it; the launcher's process."""
+        """Start the run; returns the launcher's process id."""
         for stray in self.folder.iterdir():
             stray.unlink()
         words = ["run", *self.options, "--", str(self.program), "tree", "6", str(self.results)]
@@ -92,19 +91,19 @@ class Round:
         return self.folder / "said"
 
     def wait_for_moment(self, launcher: int, seconds: float) -> None:
-        """Wait for some seconds, or until somebody is about to be made, and a little more."""
+        """Wait a random part of ``seconds``, or until shortly after a random fork."""
         until = time.monotonic() + self.draw.uniform(0, 1) * seconds
-        makes = self.draw.randrange(1, 7) if self.draw.random() < 0.4 else 0
+        forks = self.draw.randrange(1, 7) if self.draw.random() < 0.4 else 0
         while time.monotonic() < until:
             if os.waitid(os.P_PID, launcher, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return
-            if makes and len(ends.Reports.of(self.results).makers) >= makes:
+            if forks and len(ends.Reports.of(self.results).makers) >= forks:
                 time.sleep(self.draw.uniform(0, 0.003))
                 return
-            time.sleep(0.0005 if makes else min(0.005, max(0.0, until - time.monotonic())))
+            time.sleep(0.0005 if forks else min(0.005, max(0.0, until - time.monotonic())))
 
     def kill(self, launcher: int) -> Victim:
-        """Kill one of the processes."""
+        """Kill a random process of a random kind."""
         found = victims(launcher, self.results)
         kind = self.draw.choice(sorted({one.kind for one in found}))
         victim = self.draw.choice([one for one in found if one.kind == kind])
@@ -115,7 +114,7 @@ class Round:
         return victim
 
     def wait(self) -> dict[int, int]:
-        """Wait for all to end; exit codes of those that were this process's children by then."""
+        """Wait until all processes end; exit codes of this process's children and orphans."""
         codes = {}
         end = time.monotonic() + ends.PATIENCE
         while True:
@@ -135,7 +134,7 @@ class Round:
             time.sleep(0.002)
 
     def check(self, victim: Victim | None, launcher: int, codes: dict[int, int]) -> str:
-        """Whether all is as it should be; how the run ended."""
+        """Check the reports, standard error and exit code; returns how the run ended."""
         said = self.said.read_text(errors="replace") if self.said.exists() else ""
         reports = ends.Reports.of(self.results)
         reasons = ends.reasons(said)
@@ -150,7 +149,7 @@ class Round:
         if kind == "launcher":
             return "no launcher"
         if reasons:
-            # 3: it had not begun; 0: the launcher had ended before, and left orphans.
+            # 0: the launcher had ended and left orphans; 3: the program had not begun.
             if codes.get(launcher) not in (0, 3, 137):
                 raise Broken(f"exit code {codes.get(launcher)}: {reasons}")
             return "ended with a line"
@@ -164,7 +163,7 @@ class Round:
         return f"{len(reports.ended)} of {len(reports.processes)} reported"
 
     def excused(self, victim: Victim, reports: ends.Reports) -> set[str]:
-        """Who need not have reported: the one that was killed, before or after it had a name."""
+        """Names that need not have reported: the victim's, and children that had not begun."""
         names = {name for name, pid in reports.processes.items() if pid == victim.process}
         if not names and victim.kind in ends.OWN.values():
             return set()
@@ -174,9 +173,9 @@ class Round:
 
 
 def rounds(folder: Path, number: int, seed: int, far: str | None) -> Iterator[tuple[str, bool]]:
-    """What was killed in each round, and whether nothing was wrong. The first kills nobody."""
+    """A line for each round, and whether its checks passed; the first round kills nothing."""
     program = folder / "ends"
-    # What is started after the launcher was killed is not managed, so it would wait for long.
+    # Once the launcher is killed, new processes are not managed: they await far pages in vain.
     flags = ["-O1", "-pthread", "-DPATIENCE=2"]
     subprocess.run(["cc", *flags, "-o", program, ends.SOURCE], check=True)
     work = folder / "work"
@@ -207,7 +206,7 @@ def rounds(folder: Path, number: int, seed: int, far: str | None) -> Iterator[tu
 
 
 def main(number: int, seed: int, far: str | None) -> int:
-    """Run as many rounds; 1 if anything was wrong in any."""
+    """Run that many rounds; 1 if a check failed."""
     if shutil.which("cc") is None:
         print("run: no C compiler", flush=True)
         return 0

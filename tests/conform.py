@@ -1,11 +1,10 @@
-"""Other people's tests, bare and under nearfar (``make conform``).
+"""Other projects' tests, bare and under nearfar (``make conform``).
 
-A case of ``data/conform.toml`` is a program with a verdict of its own. It runs in several worlds:
-``bare``; under ``nearfar run`` with two policies and three far tiers; under ``qemu``; under
-``nearfar capture``, whose trace is then verified. A world is right when the program ends and says
-what it did in the world beside it: bare, or QEMU without nearfar. What is known to differ stands in
-the same file with its reason. A difference that is not listed fails, and so does one that is listed
-and not seen, so that the list stays true.
+A case of ``data/conform.toml`` is a test program. It runs in several worlds: ``bare``; under
+``nearfar run`` with two policies and three far tiers; under ``qemu``; under ``nearfar capture``,
+whose trace is then verified. A world passes if the program ends with the exit code and verdicts of
+the reference world: bare, or QEMU without nearfar. The same file lists known differences with their
+reasons. A difference that is not listed fails, and so does a listed one that no longer occurs.
 """
 
 from __future__ import annotations
@@ -39,23 +38,23 @@ DATA = Path(__file__).with_name("data") / "conform.toml"
 POLICIES = ("tpp", "ssp")
 FAR = ("zstd", "shm", "file")
 RUNS = tuple(f"run {policy} {far}" for policy in POLICIES for far in FAR)
-#: Each policy and each far tier once or twice, for cases that take long.
+#: Each policy and each far tier once or twice, for slow cases.
 FEW_RUNS = ("run tpp zstd", "run ssp shm", "run ssp file")
-#: The world that one is compared with.
-BESIDE = {**dict.fromkeys(RUNS, "bare"), "capture": "qemu"}
+#: The reference world by world.
+REFERENCE = {**dict.fromkeys(RUNS, "bare"), "capture": "qemu"}
 WORLDS = ("bare", *RUNS, "qemu", "capture")
 
-#: What a line must hold to be compared, where a case does not say it: a verdict.
+#: Default of ``Case.keep``: the lines with a verdict.
 VERDICT = r"(?i)\b(ok|pass(ed)?|fail(ed|ure)?|skip|success\w*|error|invalid|cannot|done)\b"
 
-#: The same of stress-ng; `error` may be of a system call that it expects to fail.
+#: ``Case.keep`` of stress-ng, which prints `error` also of system calls that ought to fail.
 STRESSED = r"fail:|error:|run completed|skipp"
 
-#: Records of a trace. What is verified is the same in a longer one.
+#: Records of a trace; a longer one would verify nothing more.
 MAX_REFS = 2_000_000
 
-#: Delays system calls that change mappings. `nearfar run` finds what is mapped some tens of
-#: milliseconds later, and most of these programs have ended by then.
+#: Delays system calls that change mappings: `nearfar run` finds new mappings after tens of
+#: milliseconds, when most of these programs would have ended.
 PACED = (
     "strace -f -o {null} -e trace=mmap,mremap,brk,madvise "
     "-e inject=mmap,mremap,brk:delay_exit=50000"
@@ -64,18 +63,19 @@ PACED = (
 
 @dataclass(frozen=True)
 class Case:
-    """A program and what of it is compared.
+    """A program, and the lines of its output that are compared.
 
     Attributes:
         name: of the case, in tables.
-        command: with ``{selftests}`` for the folder of Linux's, ``{tmp}`` for an empty folder.
-        keep: lines in which this is found are compared; by default those with a verdict.
-        timeout: seconds; then it hangs.
-        fast: fast memory under ``nearfar run``.
+        command: with ``{selftests}`` for the folder of Linux's selftests, ``{tmp}`` for an empty
+            folder, ``{null}`` for /dev/null.
+        keep: regular expression of the lines that are compared.
+        timeout: seconds after which the program counts as hanging.
+        fast: size of fast memory under ``nearfar run``.
         worlds: patterns of the worlds that it runs in.
-        slow: under fewer of the policies and tiers.
-        paced: once more with slow system calls, under ``nearfar run``.
-        alone: changes settings of the machine: nothing else may run.
+        slow: of ``nearfar run``'s worlds, runs only in :data:`FEW_RUNS`.
+        paced: under ``nearfar run``, also runs with :data:`PACED`.
+        alone: changes settings of the machine, so no other case may run.
         quick: a part of ``make test-long``.
     """
 
@@ -96,7 +96,7 @@ class Case:
         return [word.format_map(places) for word in self.command.split()]
 
     def runs_in(self, world: str) -> bool:
-        """Whether this world is one of its own."""
+        """Whether the case runs in this world."""
         if self.slow and world in RUNS and world not in FEW_RUNS:
             return False
         return any(fnmatch.fnmatch(world, mask) for mask in self.worlds)
@@ -104,7 +104,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Known:
-    """A difference and its reason; `sometimes` if it is not seen each time."""
+    """A known difference and its reason; `sometimes` if it does not always occur."""
 
     case: str
     world: str
@@ -112,20 +112,20 @@ class Known:
     sometimes: bool = False
 
     def is_of(self, cell: Cell) -> bool:
-        """Whether it speaks of this cell."""
+        """Whether the difference is of this cell."""
         return fnmatch.fnmatch(cell.case, self.case) and fnmatch.fnmatch(cell.world, self.world)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What a case came to in a world.
+    """The outcome of a case in a world.
 
     Attributes:
         exit: exit code, or ``timeout``.
-        lines: what is compared of its output.
-        why: what nearfar says went wrong.
-        same: whether it is as in the world beside; None if there is none.
-        reason: why it may differ, if that is listed.
+        lines: the compared lines of its output.
+        why: nearfar's message, if something went wrong.
+        same: whether it equals the reference; None without a reference.
+        reason: why it may differ, if the difference is listed.
     """
 
     case: str
@@ -138,20 +138,20 @@ class Cell:
     same: bool | None = None
     reason: str | None = None
 
-    def says(self, other: Cell) -> bool:
-        """Whether both end, and say the same."""
+    def agrees_with(self, other: Cell) -> bool:
+        """Whether both end, with the same exit code and lines."""
         return self.exit != "timeout" and (self.exit, self.lines) == (other.exit, other.lines)
 
     @property
     def word(self) -> str:
-        """The cell of the table."""
+        """The text of the table's cell."""
         if self.same is None:
             return str(self.exit)
         return "same" if self.same else "known" if self.reason else "DIFFERS"
 
 
 def load(path: Path = DATA) -> tuple[list[Case], list[Known]]:
-    """Cases, those that are paced twice, and known differences."""
+    """Cases (of a paced one, both variants) and known differences."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     cases = []
     for one in data["case"]:
@@ -163,7 +163,7 @@ def load(path: Path = DATA) -> tuple[list[Case], list[Known]]:
                 replace(case, name=f"{case.name}, paced", command=command, worlds=("run *",))
             )
     for name, options in data["stress-ng"].items():
-        # Bound by what is to be done: one that does not get there hangs.
+        # Bound by operations: a stressor that does not finish them before the timeout hangs.
         command = f"stress-ng -t 600 --verify {options}"
         worlds = ("run *",) if name in data["not-in-qemu"] else ("*",)
         case = Case(f"stress-ng {name}", command, STRESSED, timeout=90, worlds=worlds, slow=True)
@@ -172,9 +172,9 @@ def load(path: Path = DATA) -> tuple[list[Case], list[Known]]:
 
 
 def compared(output: str, keep: str) -> list[str]:
-    """The lines that are compared, without what differs from run to run."""
+    """The lines that are compared, without addresses, process ids and durations."""
     output = re.sub(r"\x1b\[[0-9;]*m", "", output)
-    # A tester's progress, each step wiped out by the next.
+    # Progress, of which backspaces wipe out each step.
     while "\b" in output:
         output = re.sub(r"[^\n\b]\x08|^\x08", "", output, flags=re.MULTILINE)
     lines = (line.strip() for line in output.splitlines() if re.search(keep, line))
@@ -184,7 +184,7 @@ def compared(output: str, keep: str) -> list[str]:
 
 
 def _end(session: int) -> None:
-    """Kill what is left of a session: a test that failed may leave children."""
+    """Kill the rest of a session, because a failed test may leave children."""
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             if os.getsid(int(entry.name)) == session:
@@ -192,11 +192,11 @@ def _end(session: int) -> None:
 
 
 def _settings() -> dict[Path, str]:
-    """The machine's settings of memory that these tests change."""
+    """The machine's memory settings that these tests change, by file."""
     folders = [Path("/sys/kernel/mm/ksm"), Path("/sys/kernel/mm/transparent_hugepage")]
     files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
     files.append(Path("/proc/sys/vm/nr_hugepages"))
-    # Of several words the one in brackets holds.
+    # Brackets mark the chosen one of several words.
     return {
         file: re.sub(r".*\[(.*)\].*", r"\1", file.read_text().strip())
         for file in files
@@ -206,7 +206,7 @@ def _settings() -> dict[Path, str]:
 
 @contextlib.contextmanager
 def _restored() -> Iterator[None]:
-    """Leave the machine's settings as they are: a test that is killed, or fails, does not."""
+    """Restore the machine's settings, since a killed or failed test does not."""
     before = _settings()
     try:
         yield
@@ -219,7 +219,7 @@ def _restored() -> Iterator[None]:
 
 
 def run(case: Case, world: str, keep_in: Path | None = None) -> Cell:
-    """Run a case in a world; its output is kept in this folder."""
+    """Run a case in a world; store its output in the folder ``keep_in``."""
     with (
         _restored() if case.alone else contextlib.nullcontext(),
         tempfile.TemporaryDirectory(prefix="conform-") as made,
@@ -254,7 +254,7 @@ def run(case: Case, world: str, keep_in: Path | None = None) -> Cell:
         code: int | str | None
         try:
             output, _ = process.communicate(timeout=case.timeout)
-            # As a shell and nearfar have it.
+            # A shell's and nearfar's exit code for a signal.
             code = process.returncode if process.returncode >= 0 else 128 - process.returncode
         except subprocess.TimeoutExpired:
             _end(process.pid)
@@ -265,7 +265,7 @@ def run(case: Case, world: str, keep_in: Path | None = None) -> Cell:
         if result.exists():
             outcome = json.loads(result.read_text())
             code = outcome["exit"]
-        elif world not in BESIDE.values() and code != "timeout":
+        elif world not in REFERENCE.values() and code != "timeout":
             outcome = {"why": f"nearfar failed: {text.strip().splitlines()[-1:]}"}
     if keep_in is not None:
         keep_in.mkdir(parents=True, exist_ok=True)
@@ -284,31 +284,30 @@ def run(case: Case, world: str, keep_in: Path | None = None) -> Cell:
 def cells(
     case: Case, worlds: Sequence[str], known: Sequence[Known], keep_in: Path | None = None
 ) -> Iterator[Cell]:
-    """A case in these worlds, each compared with the one beside it.
+    """A case in these worlds, each compared with its reference.
 
-    That one runs again where they differ: what a program says by itself once so and once otherwise
-    is no difference.
+    If they differ, the reference runs again: a program whose own output varies does not differ.
     """
-    beside: dict[str, list[Cell]] = {}
+    references: dict[str, list[Cell]] = {}
     for world in worlds:
         if not case.runs_in(world):
             continue
-        other = BESIDE[world]
-        if other not in beside:
-            beside[other] = [run(case, other, keep_in)]
-            yield beside[other][0]
+        other = REFERENCE[world]
+        if other not in references:
+            references[other] = [run(case, other, keep_in)]
+            yield references[other][0]
         cell = run(case, world, keep_in)
-        if not cell.says(beside[other][0]) and len(beside[other]) == 1:
-            beside[other].append(run(case, other, keep_in))
-        # A reference that hangs is none: there is nothing to compare with.
-        hangs = all(one.exit == "timeout" for one in beside[other])
-        same = None if hangs else cell.why is None and any(map(cell.says, beside[other]))
+        if not cell.agrees_with(references[other][0]) and len(references[other]) == 1:
+            references[other].append(run(case, other, keep_in))
+        # A reference that hangs is no reference.
+        hangs = all(one.exit == "timeout" for one in references[other])
+        same = None if hangs else cell.why is None and any(map(cell.agrees_with, references[other]))
         reason = next((one.reason for one in known if one.is_of(cell)), None)
         yield replace(cell, same=same, reason=reason)
 
 
 def wrong(found: Sequence[Cell], known: Sequence[Known]) -> list[str]:
-    """What is not as the list says: a line each."""
+    """A line for each contradiction between the cells and the known differences."""
     lines = [
         f"{cell.case}, {cell.world}: differs, and no reason is listed"
         for cell in found
@@ -321,11 +320,11 @@ def wrong(found: Sequence[Cell], known: Sequence[Known]) -> list[str]:
     return lines
 
 
-def details(cell: Cell, beside: Cell) -> str:
-    """What a cell and the one beside it said."""
-    lines = [f"{cell.case}, {cell.world}: exit {cell.exit}, {beside.world} {beside.exit}"]
+def details(cell: Cell, reference: Cell) -> str:
+    """The differences of a cell from its reference."""
+    lines = [f"{cell.case}, {cell.world}: exit {cell.exit}, {reference.world} {reference.exit}"]
     lines += [f"  nearfar: {cell.why}"] if cell.why else []
-    changes = difflib.unified_diff(beside.lines, cell.lines, lineterm="", n=0)
+    changes = difflib.unified_diff(reference.lines, cell.lines, lineterm="", n=0)
     return "\n".join(lines + [f"  {line}" for line in list(changes)[2:22] if line[:2] != "@@"])
 
 
@@ -344,14 +343,14 @@ def table(found: Sequence[Cell]) -> str:
 
 
 def reasons() -> str:
-    """The differences that are listed, as a table of the docs."""
+    """The known differences, as a table of the docs."""
     lines = ["| test | where | why |", "|---|---|---|"]
     lines += [f"| `{one.case}` | {one.world} | {one.reason} |" for one in load()[1]]
     return "\n".join(lines) + "\n"
 
 
 def main() -> int:
-    """Run what is asked for; 1 if something is not as the list says."""
+    """Run the chosen cases; 1 if something contradicts the known differences."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--case", default="*", help="of these names")
     parser.add_argument("--world", default="*", help="in these worlds")
@@ -362,7 +361,7 @@ def main() -> int:
         print("not built:", *missing)
     cases, known = load()
     cases = [case for case in cases if fnmatch.fnmatch(case.name, asked.case)]
-    worlds = [world for world in BESIDE if fnmatch.fnmatch(world, asked.world)]
+    worlds = [world for world in REFERENCE if fnmatch.fnmatch(world, asked.world)]
     found: list[Cell] = []
 
     def whole(case: Case) -> None:
@@ -382,7 +381,7 @@ def main() -> int:
     print(table(found))
     for cell in found:
         if cell.same is False:
-            print(details(cell, by_place[cell.case, BESIDE[cell.world]]))
+            print(details(cell, by_place[cell.case, REFERENCE[cell.world]]))
     lines = wrong(found, known)
     result = {
         "kernel": platform.release(),

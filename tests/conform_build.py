@@ -1,4 +1,4 @@
-"""Linux's own tests of memory, from Debian's package ``linux-source`` into ``build/conform``."""
+"""Build Linux's memory selftests from Debian's package ``linux-source`` in ``build/conform``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def folder() -> Path:
 
 
 def is_built() -> bool:
-    """Whether the tests are there."""
+    """Whether the selftests are built."""
     return (CACHE / "built").exists()
 
 
@@ -41,7 +41,7 @@ def build() -> list[str]:
         shutil.rmtree(CACHE / "linux", ignore_errors=True)
         stamp.unlink(missing_ok=True)
         _unpack(archive)
-        # With -k what compiles is made, whatever does not.
+        # -k: go on after a program that does not compile.
         done = subprocess.run(
             ["make", "-k", "-C", str(folder()), "KHDR_INCLUDES="], capture_output=True, text=True
         )

@@ -1,4 +1,4 @@
-"""A program under nearfar in a process of its own: it prints to one stream, the outcome is a file.
+"""Run a program under nearfar in a process of its own, and write the outcome to a file.
 
 python tests/conform_world.py run|capture OUTCOME OPTIONS WORD...
 """

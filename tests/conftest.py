@@ -21,14 +21,14 @@ from forks import HANG
 
 DATA = Path(__file__).parent / "data"
 
-# Where the tests were started in the background SIGINT is ignored, and what they start would
-# inherit that: Ctrl-C could not be tested.
+# Tests started in the background ignore SIGINT, and their children would inherit that, which would
+# break the tests of Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# That this machine was measured is no business of the tests.
+# Tests do not read the user's configuration, which may hold a measured machine.
 os.environ["XDG_CONFIG_HOME"] = os.devnull
 
-# pytest-xdist sets the width of the terminal, to which tables would be wrapped.
+# pytest-xdist sets COLUMNS, which would wrap printed tables.
 os.environ.pop("COLUMNS", None)
 
 
@@ -81,12 +81,12 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def nearfar(commands: str) -> Run:
-    """Run the command line as a user does, after some code; returns the finished process."""
+    """Run the command line as a user does; returns the finished process."""
 
     def run(
         *words: object, first: str = "", stdin: bytes = b"", cwd: Path | None = None, **more: str
     ) -> subprocess.CompletedProcess[str]:
-        """``more``: variables besides those that are there."""
+        """``first``: Python code to run before; ``more``: additional environment variables."""
         given = list(map(str, words))
         with (
             contextlib.chdir(cwd or "."),
@@ -116,7 +116,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 
 def no_guest(architecture: str) -> str | None:
-    """Why guests cannot be booted here, or None: they can."""
+    """Why guests cannot be booted here; None if they can."""
     from nearfar.errors import NearfarError
     from nearfar.guest import ARCHITECTURES, Guest
     from nearfar.guest.packages import program
@@ -141,7 +141,7 @@ def fetched(architecture: str) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that use a fixture of their module run in one worker, which makes it once."""
+    """Run the tests of a file with a module fixture in one worker, to make the fixture once."""
     for item in items:
         known = getattr(item, "_fixtureinfo", None)
         fixtures = known.name2fixturedefs.values() if known else ()
@@ -157,7 +157,7 @@ _SERVERS: list[int] = []
 
 
 def _processor_seconds() -> float:
-    """Of this process, of its children that have ended, and of the commands of its server."""
+    """Of this process, its ended children, and the commands of its command servers."""
     used = os.times()
     forked = 0
     for server in _SERVERS:
@@ -175,7 +175,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """The report of a test's end carries its processor time; workers send it with the report."""
+    """Store a test's processor time in its teardown report, which xdist workers send on."""
     report = yield
     if report.when == "teardown":
         report.processor = _processor_seconds() - item.stash[_BEGAN]
@@ -183,7 +183,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Processor time of the costliest files, a fixture's with the first test that uses it."""
+    """Print the costliest files' processor time; a fixture counts for the first test using it."""
     files: dict[str, float] = {}
     for report in [report for reports in terminalreporter.stats.values() for report in reports]:
         if hasattr(report, "processor"):
@@ -197,7 +197,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Compile a C or assembly text once."""
+    """Compile C or assembly source; the same source only once."""
     folder = tmp_path_factory.mktemp("programs")
     made: dict[tuple[str, ...], Path] = {}
 
@@ -216,7 +216,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture
 def sysfs(tmp_path: Path) -> Path:
-    """Switches as the kernel shows them: 8K cannot be set, 2M follows the whole."""
+    """The kernel's huge page switches: 8K has none, 2M inherits the global one."""
     root = tmp_path / "transparent_hugepage"
     root.mkdir()
     (root / "enabled").write_text("always [madvise] never\n")
@@ -233,7 +233,7 @@ def sysfs(tmp_path: Path) -> Path:
 
 
 def words(sysfs: Path) -> dict[str, str]:
-    """The word of each switch below ``sysfs``."""
+    """The setting of each huge page switch below ``sysfs``."""
     found = {}
     for file in sysfs.glob("**/enabled"):
         text = file.read_text()

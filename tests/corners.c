@@ -1,5 +1,5 @@
-/* What programs do with their memory and descriptors now and then, one kind a run.
- * usage: corners KIND MIB. Says how many pages were wrong, and exits with 1 if any was. */
+/* Rare uses of memory and descriptors, for nearfar run to survive; one KIND per run.
+ * usage: corners KIND MIB. Prints how many pages were wrong, and exits with 1 if any was. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -41,10 +41,10 @@ static long wrong(uint64_t version) {
   return wrong;
 }
 
-/* The manager looks for new memory every 40 ms at most. */
+/* Wait for the manager, which scans for new memory at least every 40 ms. */
 static void be_seen(void) { usleep(100000); }
 
-/* Huge pages from the beginning, then more where there were none yet. */
+/* With huge pages: half of the memory is touched before the manager's scan, all of it afterwards. */
 static long huge(void) {
   char *at = map(pages * PAGE + HUGE);
   at = (char *)(((uintptr_t)at + HUGE - 1) & ~(HUGE - 1));
@@ -100,7 +100,7 @@ static long spawned(void) {
   return found;
 }
 
-/* It gives its pages their content itself. */
+/* Resolve page faults of the program's own userfaultfd. */
 static void *serve(void *of) {
   int own = *(int *)of;
   static uint64_t page[PAGE / 8];
@@ -122,7 +122,7 @@ static long own_faults(void) {
   memory = map(pages * PAGE);
   struct uffdio_register range = {.range = {(uintptr_t)memory, pages * PAGE},
                                   .mode = UFFDIO_REGISTER_MODE_MISSING};
-  /* Memory that the manager has seen first cannot be had. */
+  /* This fails for memory that the manager has registered first; then map other memory. */
   while (ioctl(own, UFFDIO_REGISTER, &range) != 0) {
     memory = map(pages * PAGE);
     range.range.start = (uintptr_t)memory;

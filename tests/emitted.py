@@ -1,4 +1,4 @@
-"""What emitters made, run: scripts with a folder in place of /sys, commands of units."""
+"""Run emitted scripts with a folder in place of /sys, and read commands of emitted units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def row(size: int, mechanism: str, **more: Any) -> dict[str, Any]:
-    """What emitters of a page size read."""
+    """A row of advice with the columns that page size emitters read."""
     return {
         "vm": "web",
         "advised_page_bytes": size,
@@ -28,7 +28,7 @@ def row(size: int, mechanism: str, **more: Any) -> dict[str, Any]:
 
 
 def run(*command: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with these variables besides those that are there."""
+    """Run a command with these additional environment variables."""
     return subprocess.run(
         list(map(str, command)), capture_output=True, text=True, timeout=HANG, check=False,
         env={**os.environ, **variables},
@@ -38,14 +38,14 @@ def run(*command: object, **variables: str) -> subprocess.CompletedProcess[str]:
 def played(
     root: Path, script: str, *arguments: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script with ``root`` in place of /, and its programs before those of the system."""
+    """Run a script with ``root`` in place of / and first in PATH."""
     text = script.replace("/sys/", f"{root}/sys/")
     path = f"{root}:{os.environ['PATH']}"
     return run("sh", "-ec", text, "sh", *arguments, PATH=path, **variables)
 
 
 def command_of(unit: str, key: str) -> str:
-    """The shell lines of a unit's command, as systemd hands them to the shell."""
+    """The shell script of a unit's command, unescaped as by systemd."""
     line = re.search(rf"^{key}=(.*)$", unit, re.M)
     assert line
     words = shlex.split(line[1].replace("$$", "$").replace("%%", "%"))

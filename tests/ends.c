@@ -1,18 +1,17 @@
-/* Processes that verify their memory after the process that they came from has ended.
+/* Processes that verify their memory after their parent has ended.
  *
  * usage: ends MODE MIB FILE SEED [NAME]
  *
- * Every page holds a pattern of its number, its version and the seed. FILE is appended to, a line for
- * each event:
+ * Every page holds a pattern of its number, its version and the seed. Each event appends a line to FILE:
  *
- *     fork NAME PID           process PID is about to make NAME
- *     begin NAME PID          NAME runs, as process PID
- *     ok NAME PID             all of its memory was as it should be
- *     WRONG NAME PID page N   page N was not
- *     gone NAME PID           it is about to end, or to become another program, without a look
- *     near NAME PID           its memory did not get far
+ *     fork NAME PID           process PID is about to fork a child NAME
+ *     begin NAME PID          NAME runs as process PID
+ *     ok NAME PID             all of its pages were right
+ *     WRONG NAME PID page N   its page N was wrong
+ *     gone NAME PID           it is about to exit or exec without verifying
+ *     near NAME PID           more than half of its pages stayed in fast memory
  *
- * So who was made and is neither ok, wrong nor gone has been lost. */
+ * So a child that was forked and is neither ok, WRONG nor gone has been lost. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -30,13 +29,13 @@
 #define WORDS (PAGE / 8)
 #define THREADS 3
 #ifndef PATIENCE
-#define PATIENCE 20 /* seconds; 0 for a program that has no far tier */
+#define PATIENCE 20 /* seconds to wait for pages to get far; 0 without a far tier */
 #endif
 
 static char **words; /* the command line */
 static size_t pages;
 static uint64_t *memory;
-static uint32_t *versions; /* of each page */
+static uint32_t *versions; /* by page */
 static uint64_t seed, state;
 static int results;
 static char name[200];
@@ -113,7 +112,7 @@ static void use(long microseconds) {
   }
 }
 
-/* Look at everything, change some of it, look again, and end. */
+/* Verify all pages, write some, verify all again, and exit. */
 static _Noreturn void finish(void) {
   verify_all(name);
   for (size_t page = draw(7); page < pages; page += 7)
@@ -140,7 +139,7 @@ static void child_of(char *who, int number) {
   say_of("fork", who, "");
 }
 
-/* Fork; 0 in the child, which has a name of its own then. */
+/* Fork; the child gets its own name and 0. */
 static pid_t split(int number) {
   char who[sizeof name];
   child_of(who, number);
@@ -158,7 +157,7 @@ static _Noreturn void exec_as(const char *mode, const char *who) {
   abort();
 }
 
-/* Pages that are in this process's memory, not far. */
+/* The number of pages that are not far. */
 static size_t present(void) {
   static uint64_t entries[4096];
   int map = open("/proc/self/pagemap", O_RDONLY);
@@ -232,7 +231,7 @@ static void mode_exit(void) {
   leave();
 }
 
-/* Children, some of which have one themselves; everyone ends when it likes. */
+/* Children, some with a child of their own; each process exits at a random time. */
 static void mode_loop(void) {
   for (int number = 0; number < 8; number++) {
     use(draw(4000));
@@ -251,7 +250,7 @@ static void mode_loop(void) {
   leave();
 }
 
-/* A tree of processes of which only the eight leaves go on. */
+/* A binary tree of processes, of which only the eight leaves verify; the others exit. */
 static void mode_grandchildren(void) {
   int depth = 0;
   for (int number = 0; number < 2; number++) {
@@ -264,7 +263,7 @@ static void mode_grandchildren(void) {
   leave();
 }
 
-/* The child has its parent's memory, not a copy: what it writes the parent reads. */
+/* A vfork child shares its parent's memory, so the parent reads what the child writes. */
 static void mode_vfork(void) {
   char who[sizeof name];
   for (int number = 0; number < 3; number++) {
@@ -286,7 +285,7 @@ static void mode_vfork(void) {
   finish();
 }
 
-/* As above, and the parent is killed before the child looks. */
+/* A vfork child kills its parent before it verifies their memory. */
 static void mode_vforkkill(void) {
   char who[sizeof name];
   child_of(who, 1);
@@ -304,7 +303,7 @@ static void mode_vforkkill(void) {
   _exit(1);
 }
 
-/* A child that becomes a program that forks and ends; then this process becomes another at once. */
+/* The first child and, after a second one, this process exec a program that forks and exits. */
 static void mode_forkexec(void) {
   char who[sizeof name];
   if (split(1) == 0)
@@ -316,9 +315,9 @@ static void mode_forkexec(void) {
   exec_as("exit", who);
 }
 
-/* Threads write, so a child may have a page whose words are of two versions, as the thread's own order of
- * writing leaves them, but none older than what was there before the fork. */
-static uint32_t *floors;
+/* Threads write during the fork, so a child's page may begin with words of a new version and end with
+ * words of the version before it, but none older than the page's version before the fork. */
+static uint32_t *floors; /* that version, by page */
 
 static void *write_pages(void *of) {
   size_t number = (size_t)of;
@@ -332,7 +331,7 @@ static void *write_pages(void *of) {
   return NULL;
 }
 
-static int is_mixed_right(size_t page) {
+static int is_right_or_torn(size_t page) {
   volatile uint64_t *at = memory + page * WORDS;
   for (uint32_t version = floors[page]; version <= versions[page] + 100; version++) {
     size_t word = 0;
@@ -360,7 +359,7 @@ static void mode_threads(void) {
       floors[page] = __atomic_load_n(&versions[page], __ATOMIC_ACQUIRE);
     if (split(number) == 0) {
       for (size_t page = 0; page < pages; page++)
-        if (!is_mixed_right(page))
+        if (!is_right_or_torn(page))
           wrong(name, page);
       say("ok");
       _exit(0);
@@ -380,7 +379,7 @@ static void mode_prefork(void) {
   kill(getpid(), SIGKILL);
 }
 
-/* Children become other programs at about the time that the run ends. */
+/* Children exec about when the root process exits. */
 static void mode_late(void) {
   pid_t first = getpid();
   for (int number = 0; number < 6; number++) {
@@ -396,7 +395,7 @@ static void mode_late(void) {
 
 static void mode_check(void) { finish(); }
 
-/* For kills from outside: a program, children, their children, and one that is another program. */
+/* For kills from outside: children, one of which execs, and grandchildren. */
 static void mode_tree(void) {
   for (int number = 0; number < 3; number++) {
     use(draw(10000));

@@ -17,11 +17,11 @@ import forks
 SOURCE = Path(__file__).with_name("ends.c")
 #: nearfar's helper threads and processes, by name.
 OWN = {"nearfar-manage": "manager", "nearfar-keep": "keeper", "nearfar-reap": "reaper"}
-#: A mapping of every helper.
+#: Name of the shared memory that every helper maps.
 SHARED = "/memfd:nearfar-run"
-#: Seconds that processes may take to end after the run has. A process that takes longer hangs.
+#: Seconds after the end of a run in which its processes must end.
 PATIENCE = 60.0
-#: The summary lines of an uneventful run.
+#: Summary lines, which every run prints.
 SUMMARY = re.compile(
     r"nearfar: (\d[\d.,]* s \(CPU|(Promotions|Faults|Resident|Core file): |Waited )"
 )
@@ -29,14 +29,14 @@ SUMMARY = re.compile(
 
 @dataclass
 class Reports:
-    """A file of results, parsed.
+    """The parsed report file of ``ends.c``.
 
     Attributes:
-        processes: pid by name; None if forked but not begun.
+        processes: pid by name; None before the process has begun.
         makers: pid of the parent by name.
         ended: names that reported ``ok`` or ``gone``.
         wrong: lines that report wrong data.
-        near: names without far pages.
+        near: names whose pages mostly stayed in fast memory.
     """
 
     processes: dict[str, int | None]
@@ -73,7 +73,7 @@ class Reports:
 
 @dataclass
 class Ended:
-    """A run of which all processes have ended, and what nearfar said."""
+    """A finished run: exit code, standard error, reports."""
 
     code: int
     said: str
@@ -85,14 +85,14 @@ class Ended:
 
 
 def reasons(said: str) -> list[str]:
-    """The lines on standard error that say why something was ended, or anything else unusual."""
+    """The lines of standard error that are no summary, such as why a process was ended."""
     return [line for line in said.splitlines() if line and not SUMMARY.match(line)]
 
 
 def run(commands: str, words: Iterable[object], options: Iterable[object], results: Path) -> Ended:
-    """Run a program under ``nearfar run``, and wait for all who have its standard output.
+    """Run a program under ``nearfar run`` and wait until all processes close standard output.
 
-    ``commands`` is the socket of a server of commands (:mod:`forks`).
+    ``commands`` is the socket of a command server (:mod:`forks`).
     """
     given = ["run", *map(str, options), "--", *map(str, words)]
     reader, writer = os.pipe()
@@ -112,7 +112,7 @@ def run(commands: str, words: Iterable[object], options: Iterable[object], resul
 
 
 def drained(reader: int) -> bool:
-    """Read until nobody has the other end, as far as our patience goes; whether nobody has."""
+    """Read until all writers have closed the pipe; False if that takes longer than PATIENCE."""
     end = time.monotonic() + PATIENCE
     while (left := end - time.monotonic()) > 0:
         if select.select([reader], [], [], left)[0] and not os.read(reader, 1 << 16):
@@ -121,7 +121,7 @@ def drained(reader: int) -> bool:
 
 
 def own(pid: int) -> list[tuple[str, int]]:
-    """What of nearfar's own is a thread of this process, or the process: what it is, its number."""
+    """Kind and thread id of each of nearfar's helpers in this process."""
     found = [(OWN[name], task) for task, name in _threads(pid) if name in OWN]
     with contextlib.suppress(OSError):
         if found and SHARED in Path(f"/proc/{pid}/maps").read_text():

@@ -1,4 +1,4 @@
-/* Makes the n-th call of a kind fail, in a process that has asked for it (tests/faults.py). */
+/* A preloaded library that makes the n-th call of a kind fail, once armed (tests/faults.py). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,14 +17,14 @@ static enum kind armed = NONE;
 static long fails_at = 0;
 static atomic_long calls = 0;
 
-/* Count calls of a kind from now on, and let the n-th fail; none with 0. */
+/* Count calls of a kind from now on, and let the n-th fail; 0: none. */
 void faults_arm(int kind, long n) {
     fails_at = n;
     calls = 0;
     armed = kind;
 }
 
-/* Calls since then; no more are counted. */
+/* Stop counting; the number of calls since faults_arm. */
 long faults_counted(void) {
     armed = NONE;
     return calls;
@@ -85,7 +85,7 @@ int fsync(int fd) { REAL(fsync); FAIL(WRITE, EIO) return real(fd); }
 MAPPING(mmap, off_t)
 MAPPING(mmap64, off64_t)
 
-/* Those of a size that a system short of memory refuses. */
+/* Only large allocations fail, as on a system short of memory. */
 enum { LARGE = 1 << 16 };
 extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);

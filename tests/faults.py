@@ -1,12 +1,12 @@
-"""The n-th read, write, open, mapping or allocation of a command fails, for n after n.
+"""Make the n-th read, write, open, mapping or allocation of a command fail, for every n.
 
-A shared object (``faults.c``) stands before the system's functions. In a fork of this process,
-which has imported what commands import, it counts the calls of one kind from the command's start
-on and lets the n-th fail. Then the command
+A preloaded library (``faults.c``) wraps libc's functions. A command runs in a fork of this process,
+which has imported the command's modules. The library counts the command's calls of one kind and
+lets the n-th fail. Then the command
 
-* ends with the exit code of an error and one line, or did without what failed and ended well;
-* has left its whole result or none (a sweep: whole cells; a capture: what it says that it has);
-* runs again, and takes away what was left beside the result.
+* ends with the exit code of an error and one line, or succeeds without the call that failed;
+* leaves its complete result or none (a sweep: complete cells; a capture: the parts it lists);
+* succeeds when run again, and removes what was left beside the result.
 
 ``make chaos`` goes through every n, ``tests/test_faults.py`` through a few::
 
@@ -32,12 +32,12 @@ from chaos import Broken, Case
 HERE = Path(__file__).resolve().parent
 #: Kinds of calls, as faults.c numbers them.
 KINDS = {"open": 1, "read": 2, "write": 3, "map": 4, "allocate": 5}
-#: Libraries that end the process themselves where memory is short, by a signal.
+#: Kinds whose failure makes libraries abort or crash, with the exit codes (SIGABRT, SIGSEGV).
 SIGNALS = {"map": (-6, -11), "allocate": (-6, -11)}
 
 
 def cases() -> list[Case]:
-    """Commands that read, compute and write, as quick as they can be."""
+    """Short commands that read, compute and write."""
     kill = {case.name: case for case in chaos.cases()}
     trace = "game"
 
@@ -75,14 +75,14 @@ def cases() -> list[Case]:
 
 
 @contextmanager
-def armed(kind: str, number: int, told: int) -> Iterator[None]:
-    """Let the call ``number`` of a kind fail (none with 0); tell ``told`` how many there were."""
+def armed(kind: str, number: int, report: int) -> Iterator[None]:
+    """Let call ``number`` of a kind fail (0: none); write the number of calls to ``report``."""
     from nearfar.sweep import cell, local
 
     def here(jobs: Iterable[cell.Job], _workers: int) -> Generator[cell.Outcome]:
         yield from map(cell.run, jobs)
 
-    # A worker would be another process.
+    # A worker would be another process, in which nothing is armed.
     local.run = here
     library = ctypes.CDLL(None)
     library.faults_counted.restype = ctypes.c_long
@@ -90,21 +90,21 @@ def armed(kind: str, number: int, told: int) -> Iterator[None]:
     try:
         yield
     finally:
-        os.write(told, str(library.faults_counted()).encode())
+        os.write(report, str(library.faults_counted()).encode())
 
 
 def once(case: Case, folder: Path, kind: str, number: int) -> tuple[chaos.Ended, int]:
     """Run a case with one failure; how it ended, and how many calls there were."""
-    reads, told = os.pipe()
-    ended = chaos.run(case.words(folder), folder, around=armed(kind, number, told))
-    os.close(told)
-    counted = os.read(reads, 32)
-    os.close(reads)
+    reader, writer = os.pipe()
+    ended = chaos.run(case.words(folder), folder, around=armed(kind, number, writer))
+    os.close(writer)
+    counted = os.read(reader, 32)
+    os.close(reader)
     return ended, int(counted or 0)
 
 
 def check(case: Case, folder: Path, ended: chaos.Ended, expected: dict[str, bytes] | None) -> None:
-    """Whether a command of which one call failed has ended as it should."""
+    """Check the end and the result of a command of which one call failed."""
     chaos.check_said(ended)
     path = folder / case.result
     left = chaos.content(path)
@@ -121,7 +121,7 @@ def check(case: Case, folder: Path, ended: chaos.Ended, expected: dict[str, byte
 
 
 def attack(case: Case, kind: str, folder: Path, most: int) -> Iterator[str]:
-    """Let call after call fail, at most ``most`` of them evenly spread; what was broken."""
+    """Let each call fail in turn, or ``most`` evenly spread ones if not 0; yields what broke."""
     path = folder / case.result
     ended, calls = once(case, folder, kind, 0)
     expected = chaos.content(path)
@@ -163,7 +163,7 @@ def main() -> int:
         parser.error(f"no case or kind {', '.join(sorted(unknown))}")
     if "faults" not in os.environ.get("LD_PRELOAD", ""):
         return _preloaded()
-    # Programs that are run are left alone.
+    # Not for child processes.
     del os.environ["LD_PRELOAD"]
     chaos.preload()
     # Arrow imports pandas when it makes the first table.
@@ -185,12 +185,12 @@ def main() -> int:
 
 
 def _preloaded() -> int:
-    """This program again, with the shared object before the system's functions."""
+    """Run this program again, with the library preloaded."""
     with tempfile.TemporaryDirectory(prefix="nearfar-faults-") as folder:
         library = Path(folder) / "faults.so"
         flags = ["-shared", "-fPIC", "-O1", "-o", str(library)]
         subprocess.run(["cc", *flags, str(HERE / "faults.c")], check=True)
-        # The engine's allocator asks the system for each piece of memory, not for a gigabyte once.
+        # The engine's allocator maps memory piece by piece, not a gigabyte at once.
         own = {"LD_PRELOAD": str(library), "MIMALLOC_ARENA_RESERVE": "0"}
         environment = {**os.environ, **own}
         words = [sys.executable, *sys.argv]

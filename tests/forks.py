@@ -1,8 +1,8 @@
-"""Commands as forks of one process that has imported nearfar, so that Python starts once for many.
+"""Run commands as forks of one process that has imported nearfar, so that Python starts only once.
 
-A server waits at a socket. Who wants a command sends its words, folder and environment, and the
-three standard streams; the server forks, the fork is the command, and the answer is its exit code
-as a shell has it. As a program this file sends one command (:mod:`test_docs`)::
+A server listens at a socket. A client sends a command's words, folder, environment and three
+standard streams; the server forks, the fork runs the command, and the server replies with a shell's
+exit code. As a program, this file is a client (:mod:`test_docs`)::
 
     python -IS tests/forks.py SOCKET [WORD...]
 """
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
-#: Seconds after which what a test waits for hangs. No test may take a busy machine for a hang.
+#: Seconds after which a test takes a process for hanging; enough for a busy machine.
 HANG = 900.0
 
 
@@ -53,38 +53,38 @@ def serve(at: str) -> list[str]:
         while True:
             for key, _ in selector.select():
                 if key.fileobj is listener:
-                    asked, _ = listener.accept()
+                    client, _ = listener.accept()
                     pid = os.fork()
                     if pid == 0:
                         selector.close()
-                        return _become(asked, known)
-                    selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, asked))
+                        return _become(client, known)
+                    selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, client))
                     continue
-                pid, asked = key.data
+                pid, client = key.data
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                # Who asked may be gone.
-                with asked, contextlib.suppress(BrokenPipeError):
-                    asked.send(str(code if code >= 0 else 128 - code).encode())
+                # The client may be gone.
+                with client, contextlib.suppress(BrokenPipeError):
+                    client.send(str(code if code >= 0 else 128 - code).encode())
                 selector.unregister(key.fileobj)
                 os.close(key.fd)
 
 
 def _at_import(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that Python or nearfar may read when they start."""
+    """The variables that Python or nearfar may read at import."""
     return {k: v for k, v in environment.items() if k.startswith(("PYTHON", "NEARFAR"))}
 
 
-def _become(asked: socket.socket, known: Mapping[str, str]) -> list[str]:
+def _become(client: socket.socket, known: Mapping[str, str]) -> list[str]:
     """Take over streams, folder and environment of a request; returns its words.
 
-    The code in FORKS_FIRST runs before the command. Where the server would have imported something
-    else in that environment, Python starts again.
+    The code in FORKS_FIRST runs before the command. If the variables that count at import differ
+    from the server's (``known``), Python starts anew.
     """
-    head, streams, _, _ = socket.recv_fds(asked, 8, 3)
+    head, streams, _, _ = socket.recv_fds(client, 8, 3)
     body = b""
     while len(body) < int.from_bytes(head):
-        body += asked.recv(1 << 20)
-    asked.close()
+        body += client.recv(1 << 20)
+    client.close()
     words, folder, environment = json.loads(body)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -100,7 +100,7 @@ def _become(asked: socket.socket, known: Mapping[str, str]) -> list[str]:
 
 
 def _leave(code: int) -> NoReturn:
-    """End as Python does, but keep the modules: to destroy them would copy the server's heap."""
+    """Exit as Python does, but keep the modules: destroying them would copy the shared heap."""
     import atexit
     import threading
 

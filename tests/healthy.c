@@ -1,5 +1,5 @@
-/* What healthy programs do that nearfar run must not end them for, one kind a run.
- * usage: healthy KIND [NUMBER]. Says what came of it; exits with 1 if it read anything wrong. */
+/* Unusual but correct programs, which nearfar run must not end; one KIND per run.
+ * usage: healthy KIND NUMBER. Prints the outcome; exits with 1 if it read wrong data. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -27,7 +27,7 @@ static void rest(double seconds) {
   }
 }
 
-/* The manager looks for new memory every 40 ms at most, and has a while to move it away. */
+/* Give the manager, which scans for new memory at least every 40 ms, time to move it away. */
 static void be_seen(void) { rest(0.3); }
 
 static uint64_t *map(size_t length, int flags) {
@@ -39,7 +39,7 @@ static uint64_t *map(size_t length, int flags) {
   return at;
 }
 
-/* A page's first and last word. */
+/* Write a page's first and last word. */
 static void put(uint64_t *at, size_t page, uint64_t version) {
   uint64_t *words = at + page * (PAGE / 8);
   words[0] = words[PAGE / 8 - 1] = (page + 1) * 0x9E3779B97F4A7C15ull + version;
@@ -63,7 +63,7 @@ static uint64_t *filled(size_t bytes) {
   return at;
 }
 
-/* A child of a process with that many MiB, which are far. */
+/* Fork with NUMBER MiB of far memory; parent and child verify it. */
 static int forks(size_t number) {
   size_t pages = number * MIB / PAGE;
   uint64_t *at = filled(number * MIB);
@@ -96,7 +96,7 @@ static int locks(size_t number) {
   return found != 0;
 }
 
-/* So many TiB that are never touched, but for two pages. */
+/* Map NUMBER TiB, of which only two pages are touched. */
 static int reserves(size_t number) {
   size_t bytes = number << 40, middle = bytes / PAGE / 2;
   uint64_t *at = map(bytes, MAP_NORESERVE);
@@ -109,7 +109,7 @@ static int reserves(size_t number) {
   return found != 0;
 }
 
-/* So many TiB, of which a page in a GiB is used. */
+/* Map NUMBER TiB, of which one page per GiB is used. */
 static int is_sparse(size_t number) {
   size_t bytes = number << 40, step = (1ul << 30) / PAGE, found = 0;
   uint64_t *at = map(bytes, MAP_NORESERVE);
@@ -146,7 +146,7 @@ static int aborts(size_t number) {
   abort();
 }
 
-/* A part is replaced by a new mapping, as V8 and Java do; then the whole is moved. */
+/* Replace a part by a new mapping, as V8 and Java do; then move the whole. */
 static int renews(size_t number) {
   size_t pages = number * MIB / PAGE, from = pages / 8, to = pages / 4;
   uint64_t *at = filled(number * MIB);
@@ -165,7 +165,7 @@ static int renews(size_t number) {
   return found != 0;
 }
 
-/* The first thread ends; what it printed is not flushed yet. */
+/* The only thread ends, and its output is not flushed yet. */
 static int leaves(size_t number) {
   filled(number * MIB);
   printf("not flushed, no end of line");
@@ -179,7 +179,7 @@ static void *last(void *of) {
   return NULL;
 }
 
-/* Another thread is the last. */
+/* The first thread ends before another. */
 static int leaves_another(size_t number) {
   static size_t of;
   of = number;
@@ -206,7 +206,7 @@ static int uses(size_t number) {
   }
 }
 
-/* Have a thread, which the number is of, leave by itself: by exit in its next system call's place. */
+/* Make thread NUMBER exit by itself: replace its next system call by exit. */
 static int makes_leave(size_t number) {
   pid_t thread = number;
   if (ptrace(PTRACE_SEIZE, thread, 0, 0) != 0 || ptrace(PTRACE_INTERRUPT, thread, 0, 0) != 0)

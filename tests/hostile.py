@@ -1,13 +1,13 @@
-"""Readers written in Python, given files that anybody may have written.
+"""Fuzz the readers written in Python with untrusted input.
 
-The Rust readers are fuzzed by cargo-fuzz (``fuzz/``). Here bytes of the same corpus
-(``fuzz/corpus/READER``) are changed at random; a reader answers, or raises one line. ``make fuzz``
-runs it for a time, ``tests/test_hostile.py`` for a few hundred inputs a reader::
+The Rust readers are fuzzed by cargo-fuzz (``fuzz/``). Here inputs of the same corpus
+(``fuzz/corpus/READER``) are changed at random; a reader returns, or raises an error of one line.
+``make fuzz`` runs it for a time, ``tests/test_hostile.py`` for a few hundred inputs a reader::
 
     python tests/hostile.py --seconds 60 --seed 1
 
-An input that breaks a reader is kept in ``fuzz/artifacts/READER/``; it belongs into the corpus,
-together with the fix.
+An input that breaks a reader is kept in ``fuzz/artifacts/READER/``; add it to the corpus with the
+fix.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from unittest import mock
 from nearfar.errors import NearfarError
 
 FUZZ: Final = Path(__file__).resolve().parents[1] / "fuzz"
-#: Larger inputs find nothing that smaller ones do not.
+#: The largest input in bytes; larger ones find nothing more.
 LARGEST: Final = 64 << 10
-#: What hand-written files and machines get wrong.
+#: Text for insertion that readers tend to get wrong.
 WORDS: Final = (
     b"\x00", b"\xff\xfe", b"\r", b"\n", b"\n[", b"]", b"[[", b"=", b'"', b"'''", b"{", b"}", b",",
     b"-1", b"0", b"1e999", b"nan", b"inf", b"true", b"null", b"[]", b"{}", b'""', b"../../x",
@@ -42,7 +42,7 @@ Reader = Callable[[Path, bytes], object]
 
 
 def _file(name: str, read: Callable[[Path], object]) -> Reader:
-    """A reader of a file of this name, written first."""
+    """A reader that finds its input in a file of this name."""
 
     def given(folder: Path, data: bytes) -> object:
         path = folder / name
@@ -80,7 +80,7 @@ def _journal(path: Path) -> object:
     (path.parent / "sysfs" / "enabled").write_text("always [madvise] never\n")
     boot = path.parent / "boot"
     boot.write_text("x\n")
-    with mock.patch.object(setting, "_BOOT", boot):  # the boot that journals of the corpus name
+    with mock.patch.object(setting, "_BOOT", boot):  # boot id "x", as in the corpus's journals
         return setting.restore(path.parent / "sysfs", path.parent)
 
 
@@ -110,7 +110,7 @@ def _sweep(path: Path) -> object:
 
 
 def _run(path: Path) -> object:
-    """The folder of a run whose rows are whole: only ``run.json`` is anybody's."""
+    """Read a run folder with valid rows; only ``run.json`` is untrusted."""
     import pyarrow.parquet
 
     from nearfar.diff import diff
@@ -187,7 +187,7 @@ def changed(inputs: list[bytes], draw: random.Random) -> bytes:
 
 
 def broken(name: str, data: bytes, folder: Path) -> str | None:
-    """Why a reader may not end as it did on ``data``; None if it may."""
+    """What a reader did wrong with ``data``; None if nothing."""
     try:
         READERS[name](folder, data)
     except NearfarError as error:
@@ -204,7 +204,7 @@ def broken(name: str, data: bytes, folder: Path) -> str | None:
 
 
 def attack(name: str, draw: random.Random) -> Iterator[tuple[bytes, str | None]]:
-    """Inputs without end, first those of the corpus, and what each broke."""
+    """Endless inputs, first those of the corpus, each with what it broke or None."""
     inputs = corpus(name)
     with tempfile.TemporaryDirectory(prefix="nearfar-hostile-") as scratch:
         folder = Path(scratch)
@@ -216,7 +216,7 @@ def attack(name: str, draw: random.Random) -> Iterator[tuple[bytes, str | None]]
 
 
 def main() -> int:
-    """Change inputs for a time; keep what breaks a reader."""
+    """Try inputs for a time; keep those that break a reader."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="in all")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,5 +1,5 @@
-// A working set that is known: hot HOT_MIB ALL_MIB [SECONDS]. All memory is touched once; then HOT_MIB
-// are used over and over, each page about every 10 ms.
+// A program with a known working set: hot HOT_MIB ALL_MIB [SECONDS]. Touches all memory once; then uses
+// HOT_MIB over and over, each page about every 10 ms.
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-"""A result of ``nearfar run``, made up."""
+"""A made-up result of ``nearfar run``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BUDGET = 8 * MIB
 
 
 def ran(**more: Any) -> live.Outcome:
-    """A run of half a program, with ``more`` in place of usual values."""
+    """A run with half of the program's memory fast; ``more`` overrides values."""
     counters = dict.fromkeys(live.counters(), 0) | {"faults": 1200, "promotions": 340, "aborts": 1}
     options = {"fast": "50%", "far": "zstd", "policy": "ssp", "epf": "all"}
     usual: dict[str, Any] = {

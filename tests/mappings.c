@@ -1,5 +1,5 @@
-// Changes the protection, the locks and the places of its memory while it uses it, and counts the
-// pages that do not hold what was written.
+// Changes protection, locks and advice of its memory while it uses it, and counts the pages that do not
+// hold what was written.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ int main(int count, char **words) {
   for (int round = 0; round < rounds; round++) {
     char *memory = mmap(0, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return 2;
-    // Half of it is touched before it changes, the other half afterwards.
+    // One half is touched before these changes; the other half afterwards.
     for (int page = 0; page < PAGES / 2; page++) *page_of(memory, page) = page + round;
     usleep(150000);
     for (int part = 0; part < PARTS; part++) {
@@ -31,12 +31,12 @@ int main(int count, char **words) {
       case 4: madvise(from, 6 * PAGE, MADV_SEQUENTIAL); break;
       }
     }
-    // What is read-only is read, too; of what is not accessible nobody knows.
+    // Verify every readable page, read-only ones too; inaccessible ones are skipped.
     for (int page = 0; page < PAGES; page++) {
       char byte;
       int ends[2];
       if (pipe(ends)) return 2;
-      // The kernel's read of the memory fails where the program's would.
+      // If the page is inaccessible, write() fails, where a read by the program would crash.
       if (write(ends[1], page_of(memory, page), 1) == 1) {
         if (read(ends[0], &byte, 1) != 1) return 2;
         unsigned long expected = page < PAGES / 2 ? page + round : 0;

@@ -1,4 +1,4 @@
-"""What a trace's events say is mapped, and whether its records agree: a list and a loop."""
+"""Check that the records of a trace lie in the memory that its events map."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Space:
         self.heap = heap
 
     def unmap(self, start: int, end: int) -> list[Range]:
-        """Unmap a range; what of it was mapped."""
+        """Unmap a range; returns the parts of it that were mapped."""
         cut, left = [], []
         for first, last in self.ranges:
             if last <= start or end <= first:
@@ -45,7 +45,7 @@ class Space:
 
 
 def up(address: int) -> int:
-    """The end of the page."""
+    """The address, rounded up to a page."""
     return (address + 4095) // 4096 * 4096
 
 
@@ -78,9 +78,9 @@ def apply(spaces: dict[int, Space], event: dict[str, Any], process: int) -> None
 
 
 def stray(trace: Path) -> list[tuple[int, str, int, int]]:
-    """Records of addresses that the events before them do not say are mapped.
+    """User-space records of addresses that no earlier event has mapped.
 
-    Answers number, kind, address and thread of the first of every stretch between events.
+    Returns number, kind, address and thread of each process's first such record between two events.
     """
     table = records(trace)
     addresses = table["addr"].to_numpy()

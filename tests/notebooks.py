@@ -15,7 +15,7 @@ from nbformat import NotebookNode
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "examples" / "notebooks").glob("*.ipynb"))
 IMAGES = "import altair\naltair.renderers.enable('png', ppi=72)"
-#: The kinds of output to store; Altair also gives its specification, and pages their script.
+#: The kinds of output to store; Altair's specification and scripts are left out.
 KINDS = ("image/png", "text/html", "text/plain")
 
 

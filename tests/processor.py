@@ -1,4 +1,4 @@
-"""The processor time of the steps of ``make test``: of every process that a step starts.
+"""Measure the processor time of the steps of ``make test``, including all child processes.
 
     python3 tests/processor.py run FILE STEP COMMAND...    run it; add its seconds to FILE
     python3 tests/processor.py report FILE MINUTES         print the steps beside a budget

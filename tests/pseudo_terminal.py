@@ -1,4 +1,4 @@
-"""Commands at a terminal."""
+"""Run commands at a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Terminal:
         return self.text
 
     def end(self) -> int:
-        """Wait for its end; its exit code."""
+        """Wait until the command ends; its exit code."""
 
         def ended() -> bool:
             self.read()

@@ -1,4 +1,4 @@
-"""A paging result, a heat map and an info made by formulas."""
+"""Synthetic results for the tests of reports: a paging study, a heat map and an info."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tlb_rate(page: int) -> float:
 
 
 def fault_curve(page: float, fraction: float) -> float:
-    # Falls with the page while neighbours help, rises when frames run out.
+    # Falls with the page size by spatial locality, rises when frames run out.
     base = 6e-4 * (1.05 - fraction) ** 1.5
     return base * math.exp(-page / 9000) + base * 0.12 * math.exp(page / 1.1e6) + 2e-6
 
@@ -167,7 +167,7 @@ def heat_map(times: int = 120, addresses: int = 96) -> Any:
         "address_bins": bins,
         "counts": counts,
         "records_per_bin": 260_000,
-        # Its second half took three times as long.
+        # The second half takes three times as long.
         "seconds": [t / 20 + max(0, t - times // 2) / 10 for t in range(times + 1)],
     }
 

@@ -1,4 +1,4 @@
-"""Servers under ``nearfar run``, for tests: started, asked, killed, and waited for."""
+"""Start, query and end servers under ``nearfar run``."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from conftest import HANG
 
 @dataclass
 class Server:
-    """A server under ``nearfar run``: its launcher, and what it says.
+    """A server under ``nearfar run``.
 
     Attributes:
         launcher: the process of ``nearfar run``.
-        reader: what all processes of the server have the other end of, as standard output.
-        said: standard error of the launcher, and of the server if it has no other.
+        reader: read end of the pipe that is standard output of all processes of the server.
+        said: standard error of the launcher, and of the server if it redirects none.
     """
 
     launcher: subprocess.Popen[bytes]
@@ -36,7 +36,7 @@ class Server:
     said: IO[str]
 
     def end(self) -> tuple[int, list[str]]:
-        """Wait for all of its processes to end; exit code, and what was said beyond a summary."""
+        """Wait until all processes end; exit code, and standard error without the summary."""
         hang = not ends.drained(self.reader)
         code = self.launcher.wait(timeout=HANG)
         self.said.seek(0)
@@ -47,7 +47,7 @@ class Server:
 
 @contextmanager
 def server(options: str, words: list[str]) -> Iterator[Server]:
-    """Start it; what is left of it is killed at the end."""
+    """Start a server; kill its remaining processes at the end."""
     reader, writer = os.pipe()
     with tempfile.TemporaryFile("w+", errors="backslashreplace") as said:
         command = [sys.executable, "-m", "nearfar", "run", *options.split(), "--", *words]
@@ -78,7 +78,7 @@ def until(condition: Callable[[], object], at: Server | None, what: str) -> None
 
 
 def gone(pid: int) -> None:
-    """Wait for a process, which is nobody's child here, to end."""
+    """Wait until a process ends that is not our child."""
     until(lambda: not alive(pid), None, f"process {pid} ends")
 
 
@@ -110,7 +110,7 @@ class Redis:
         return self.file.read(int(line[1:]) + 2).decode()
 
     def fill(self, count: int) -> None:
-        """Give so many keys a value of 1,000 bytes each, all different."""
+        """Set ``count`` keys to different values of 1,000 bytes."""
         script = (
             "for i = ARGV[1], ARGV[2] do "
             "redis.call('SET', 'key:' .. i, string.rep(redis.sha1hex(i .. ARGV[3]), 25)) end"

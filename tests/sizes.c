@@ -1,4 +1,4 @@
-// Programs with memory that is easily overlooked: sizes lock|populate|fork|late|phases|cold
+// Programs whose memory demand is easily misjudged: sizes lock|populate|fork|late|phases|cold
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

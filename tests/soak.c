@@ -1,8 +1,8 @@
 /* Writes a check of address and version into every page of its memory and verifies it, from several
- * threads, while pages are given back, moved, unmapped, copied by fork, and read into and written from
- * by O_DIRECT.
- * usage: soak MIB STEPS THREADS FILE; with STEPS of 60s, for a minute. Says how many pages were wrong,
- * and exits with 1 if any was. */
+ * threads, while pages are released, moved, unmapped, copied by fork, and read into and written from by
+ * O_DIRECT.
+ * usage: soak MIB STEPS THREADS FILE; STEPS may be a duration: 60s. Prints how many pages were wrong, and
+ * exits with 1 if any was. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -20,14 +20,14 @@
 
 static size_t chunks;
 static long steps;
-static time_t end; /* instead of steps, if it is not 0 */
+static time_t end; /* if not 0, replaces steps */
 static const char *path;
 static long wrong;
 
 struct part {
-  uint64_t **at;      /* where each chunk is */
-  uint32_t *versions; /* of each page; 0: given back, so zeros */
-  char *split;        /* of each chunk: it may be more than one mapping */
+  uint64_t **at;      /* address, by chunk */
+  uint32_t *versions; /* by page; 0: released, so the page reads as zeros */
+  char *split;        /* by chunk: may be more than one mapping */
   uint64_t state;
   size_t number;
   long done, forks, transfers, unmaps;
@@ -88,7 +88,7 @@ static void fork_and_verify(struct part *part) {
     __atomic_fetch_add(&wrong, 1, __ATOMIC_RELAXED);
 }
 
-/* The page is read from the file, past the page cache where that is possible. */
+/* Read the page from the file, by O_DIRECT if possible. */
 static void read_into(struct part *part, size_t page, int file) {
   uint64_t *words = words_of(part, page);
   if (pread(file, words, PAGE, 0) != (ssize_t)PAGE)
@@ -100,7 +100,7 @@ static void read_into(struct part *part, size_t page, int file) {
   words[0] = words[PAGE / 8 - 1] = check_of(page, 1);
 }
 
-/* The page goes to a place of the part's own in the file, and comes back to another page. */
+/* Write the page to the part's own place in the file, and read that into another page. */
 static void write_and_read(struct part *part, size_t page, int file) {
   size_t other = draw(part, chunks * CHUNK);
   off_t at = (part->number + 1) * PAGE;
@@ -121,7 +121,7 @@ static void *run(void *of) {
   for (long step = 0; end ? step % 4096 || time(NULL) < end : step < steps; step++) {
     part->done++;
     size_t pages = chunks * CHUNK;
-    /* Half of the references to an eighth of the memory, which moves. */
+    /* Half of the references are to a working set of an eighth of the memory, which moves. */
     size_t page = draw(part, 2) ? draw(part, pages)
                                 : (step / 20000 * (pages / 8) + draw(part, pages / 8)) % pages;
     verify(part, page);
@@ -129,7 +129,7 @@ static void *run(void *of) {
       put(part, page);
     size_t chunk = page / CHUNK;
     switch (draw(part, 4000)) {
-    case 0: /* given back */
+    case 0: /* released */
       madvise(part->at[chunk], CHUNK * PAGE, MADV_DONTNEED);
       forget(part, chunk);
       break;
@@ -140,7 +140,7 @@ static void *run(void *of) {
       part->split[chunk] = 0;
       part->unmaps++;
       break;
-    case 2: { /* moved; several mappings at once cannot be everywhere */
+    case 2: { /* moved; not every kernel can move several mappings at once */
       if (part->split[chunk])
         break;
       void *to = map();

@@ -1,4 +1,4 @@
-"""A sweep to try, what its dataset holds, and a cluster: for the tests of sweeps."""
+"""Helpers of the sweep tests: a small sweep, the bytes of its dataset, and a Dask cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from conftest import DATA, HANG, until
 from nearfar.declared import names
 from nearfar.sweep import SweepResult, sweep
 
-#: Three replacements, and how the file lists them.
+#: Three replacement algorithms, and their list in ``study.toml``.
 REPLACEMENTS = [name for name, _ in names.REPLACEMENT][:3]
 LISTED = json.dumps(REPLACEMENTS)
 
@@ -36,7 +36,7 @@ page_sizes = "4K,32K"
 
 
 def lay_out(folder: Path) -> Path:
-    """Put two captures beside a ``study.toml``."""
+    """Put two captures and a ``study.toml`` into the folder."""
     for name in ("gzip", "sqlite"):
         shutil.copytree(DATA / "captures" / f"{name}.trace", folder / f"{name}.trace")
     (folder / "study.toml").write_text(GRID, encoding="utf-8")
@@ -44,7 +44,7 @@ def lay_out(folder: Path) -> Path:
 
 
 def swept(folder: Path) -> SweepResult:
-    """The sweep of :func:`lay_out`, done."""
+    """Run the sweep of :func:`lay_out`."""
     return sweep(lay_out(folder) / "study.toml", folder / "made", workers=1)
 
 
@@ -56,7 +56,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 def stand_still(
     folder: Path, monkeypatch: pytest.MonkeyPatch, module: str, function: str, files: str, most: int
 ) -> None:
-    """In commands the function waits while more than ``most`` files are there and no ``go``."""
+    """Let a function of commands wait while more than ``most`` files exist, and no file ``go``."""
     (folder / "sitecustomize.py").write_text(
         f"import functools, pathlib, time, {module} as m\n"
         f"run, here = m.{function}, pathlib.Path(__file__).parent\n"
@@ -84,7 +84,7 @@ def start(*words: object) -> subprocess.Popen[str]:
 def cluster(
     folder: Path,
 ) -> Iterator[tuple[Path, subprocess.Popen[bytes], list[Any]]]:
-    """A scheduler and two workers of one thread; the file and the processes."""
+    """A Dask scheduler and two single-threaded workers: scheduler file and processes."""
     pytest.importorskip("distributed")
     file = folder / "scheduler.json"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}

@@ -1,4 +1,4 @@
-"""Advice: the model sees only what it is shown, its figures are the engine's, the goals hold."""
+"""``nearfar advise --view paper``: the page size model, its evaluation, fleets, and the page."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ GNUGO = DATA / "captures" / "gnugo.trace"
 GZIP = DATA / "captures" / "gzip.trace"
 SET = {"dram.local.read_latency": "60ns"}
 SIZES = [512 << k for k in range(13)]
-#: The keys that stand first, in this order.
+#: The first keys of a row, in order.
 KEYS = [
     "vm", "workload", "memory_fraction", "storage", "advised_page_bytes", "settable_page_bytes",
     "predicted_ns", "simulated_ns", "baseline_4k_ns", "gain", "regret", "best_page_bytes",
@@ -69,7 +69,7 @@ def costs(machine: str, storage: str, sizes: list[int] = SIZES) -> Costs:
 
 
 @pytest.mark.parametrize("tlb", ["64", "16+512x4"])
-def test_prices_are_those_of_the_engine(tlb: str) -> None:
+def test_costs_equal_the_engines(tlb: str) -> None:
     rows = paging(GZIP, machine="optane-ssd", memory="30%", tlb=tlb).rows
     for storage in ("optane-ssd", "optane-pmem"):
         own = one(rows, 0.3, storage)
@@ -93,7 +93,7 @@ points = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(points, st.integers(4096, 2**33), st.sampled_from(["64", "64x4", "64+1536x12"]))
-def test_any_rates_are_predicted_and_kept_where_known(
+def test_predictions_are_finite_and_exact_at_known_sizes(
     drawn: list[tuple[int, float, float, float]], memory: int, tlb: str
 ) -> None:
     known = [Point(size, m, 0.0, max(f, g), g) for size, m, f, g in sorted(drawn)]
@@ -112,7 +112,7 @@ def test_any_rates_are_predicted_and_kept_where_known(
     assert (error is None) == (len(known) < 4)
 
 
-def test_the_papers_forms_are_used_where_they_hold() -> None:
+def test_the_papers_forms_are_used_where_they_fit() -> None:
     price = costs("desktop-nvm", "nvm-10x")
     kib = np.array(SIZES) / 1024
     misses = 0.02 * kib**-0.7
@@ -122,7 +122,7 @@ def test_the_papers_forms_are_used_where_they_hold() -> None:
     assert answer.model == "papers", answer.reason
     truth = sum(price.exact(known))
     assert np.abs(answer.total / truth - 1).max() <= PAPER_TOLERANCE
-    # A jump that no exponential follows: thrashing at the largest size.
+    # Thrashing at the largest size: a jump that no exponential fits.
     jump = [*known[:-1], replace(known[-1], faults=0.6)]
     other = predict(jump, SIZES, price, 1 << 26)
     assert (other.model, other.at(2 << 20)) == ("bridge", pytest.approx(sum(price.exact(jump))[-1]))
@@ -132,8 +132,8 @@ def test_the_papers_forms_are_used_where_they_hold() -> None:
     assert few.model == "bridge" and "5 sizes known" in few.reason
 
 
-def test_the_memory_is_known_from_the_tlb() -> None:
-    """Frames = entries at 64 KiB: between two sizes the fault rate is the TLB's miss rate there."""
+def test_where_frames_equal_tlb_entries_the_fault_rate_is_the_tlb_miss_rate() -> None:
+    """At 64 KiB, between the two known sizes, memory has 64 frames and the TLB 64 entries."""
     known = [Point(4096, 0.04, 0.0, 1e-4, 1e-5), Point(1 << 20, 0.02, 0.0, 0.2, 1e-6)]
     price = costs("nvme", "nvme")
     answer = predict(known, SIZES, price, 64 * 65536, "64")
@@ -141,8 +141,8 @@ def test_the_memory_is_known_from_the_tlb() -> None:
     assert rate == pytest.approx(0.04 * 0.5 ** (4 / 8), rel=1e-6)
 
 
-def test_measuring_sees_only_what_was_measured(captured: dict[str, Any]) -> None:
-    """Rates at sizes that were not chosen, made absurd, change neither choice nor prediction."""
+def test_sizes_are_chosen_without_the_rates_of_other_sizes(captured: dict[str, Any]) -> None:
+    """Absurd rates at the other sizes do not change the choice."""
     for fraction in (0.1, 0.5, 1.0):
         for storage in ("optane-ssd", "optane-pmem"):
             rows = one(captured["gnugo"], fraction, storage)
@@ -156,11 +156,11 @@ def test_measuring_sees_only_what_was_measured(captured: dict[str, Any]) -> None
                 for size, p in known.items()
             }
             assert choose_sizes(absurd, 4, SIZES, price, memory) == order
-            # One after another: fewer measurements are the first of more.
+            # Sizes are chosen one after another.
             assert choose_sizes(known, 3, SIZES, price, memory) == order[:3]
 
 
-def test_advice_of_four_sizes_does_not_peek(
+def test_advice_from_four_sizes_does_not_depend_on_other_sizes(
     captured: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer() -> dict[str, Any]:
@@ -182,13 +182,13 @@ def test_advice_of_four_sizes_does_not_peek(
     other = answer()
     kept = ("advised_page_bytes", "settable_page_bytes", "predicted_ns", "gain", "confidence")
     assert {k: honest[k] for k in kept} == {k: other[k] for k in kept}
-    assert honest["regret"] != other["regret"], "the simulation did change"
+    assert honest["regret"] != other["regret"], "regret does depend on them"
 
 
 # --- the advice
 
 
-def test_rows_are_the_least_time_of_the_study(captured: dict[str, Any]) -> None:
+def test_times_of_a_row_are_those_of_the_paging_study(captured: dict[str, Any]) -> None:
     result = advise([GNUGO, GZIP], memory="10%,50%,100%", machine=["optane-ssd"], min_gain=0.0)
     assert len(result.rows) == 12
     for row in result.rows:
@@ -205,12 +205,12 @@ def test_rows_are_the_least_time_of_the_study(captured: dict[str, Any]) -> None:
         assert row["gain"] == pytest.approx(
             1 - row["predicted_ns"] / row["baseline_4k_predicted_ns"]
         )
-        # Sizes of which the memory holds fewer than 8 pages are not simulated.
+        # A size is not simulated if memory holds fewer than 8 of its pages.
         assert [p["page_bytes"] for p in row["curve"]] == [size for size in SIZES if size in times]
         assert row["why"] and row["confidence"] in ("good", "fair", "poor")
 
 
-def test_4k_is_left_only_for_a_gain() -> None:
+def test_another_size_than_4k_is_advised_only_for_the_minimum_gain() -> None:
     for gain in (0.0, 0.05, 0.5, 0.99):
         rows = advise([GNUGO, GZIP], memory="30%,60%", machine=["optane-ssd", "desktop-hdd"],
                       min_gain=gain, sizes="4").rows  # fmt: skip
@@ -225,7 +225,7 @@ def test_4k_is_left_only_for_a_gain() -> None:
             assert all("Stay at 4 KiB" in r["why"] for r in rows if r["model_page_bytes"] != 4096)
 
 
-def test_4k_can_be_stayed_at_and_nothing_is_taken_beyond_what_is_known() -> None:
+def test_4k_can_always_be_advised_and_no_size_beyond_the_known_ones() -> None:
     (row,) = advise(GNUGO, storage=["nvm-1x"], page_sizes=[64, 128]).rows
     assert row["advised_page_bytes"] == 4096 and row["regret"] >= 0
     (row,) = advise(GNUGO, storage=["nvme"], sizes="1G").rows
@@ -234,7 +234,7 @@ def test_4k_can_be_stayed_at_and_nothing_is_taken_beyond_what_is_known() -> None
     assert row["model_page_bytes"] in (4096, 8192)
 
 
-def test_what_can_be_set() -> None:
+def test_the_advised_size_is_mapped_to_sizes_that_a_kernel_can_set() -> None:
     assert [s.page_bytes for s in neighbours("x86-64", 512)] == [4096]
     assert [s.page_bytes for s in neighbours("x86-64", 8192)] == [4096, 16384]
     assert [(s.page_bytes, s.mechanism) for s in neighbours("x86-64", 65536)] == [(65536, "mthp")]
@@ -250,8 +250,8 @@ def test_what_can_be_set() -> None:
     assert row["settable_price"] > 0 and row["mechanism"] == "base"
 
 
-def test_regret_is_scored_without_what_was_shown() -> None:
-    """Where the model is shown every size, each is predicted by a run that is not shown it."""
+def test_regret_is_scored_by_leaving_each_size_out() -> None:
+    """If the model is shown every size, each is predicted by a run without that size."""
     options: Any = {"memory": "30%", "machine": "desktop-hdd"}
     (row,) = advise([GNUGO], **options).rows
     assert row["largest_error"] == pytest.approx(0), "the bridge passes through what it is shown"
@@ -269,25 +269,25 @@ def test_regret_is_scored_without_what_was_shown() -> None:
 
 
 @pytest.mark.parametrize("sizes", ["all", "4"])
-def test_evaluation_of_the_captures(sizes: str) -> None:
+def test_evaluation_summarises_the_regrets_of_the_captures(sizes: str) -> None:
     memory = "10%,50%,100%"
     rows = advise([GNUGO, GZIP], memory=memory, machine=machines.names(), sizes=sizes).rows
     found = evaluate(rows, sizes)
     storages = sum(len(machines.load(name).storages) for name in machines.names())
     assert len(rows) == 2 * 3 * storages and found["summary"][0]["rows"] == len(rows)
-    # Straight lines do not find a disk's best page among neighbours that they are not shown.
+    # With one size left out, interpolation between its neighbours misses a disk's best page.
     assert found["summary"][0]["holds"] is (sizes == "4"), found["summary"][0]
     regrets = sorted(row["model_regret"] for row in rows)
     assert found["summary"][0]["worst"] == regrets[-1] >= 0
     assert found["summary"][0]["exceed"] == len(found["exceeding"])
-    # A threshold costs at most its share.
+    # The minimum gain adds at most its share to the regret.
     for row in rows:
         if sizes == "4" and row["advised_page_bytes"] != row["model_page_bytes"]:
             limit = (1 + row["largest_error"]) / (1 - row["min_gain"])
             assert row["regret"] <= limit * (1 + row["model_regret"]) - 1 + 1e-9
 
 
-def test_evaluation_counts_by_hand() -> None:
+def test_evaluation_equals_figures_by_hand() -> None:
     def row(storage: str, regret: float) -> dict[str, Any]:
         return {"machine": "m", "storage": storage, "model_regret": regret, "regret": regret / 2,
                 "model": "bridge", "vm": "v", "workload": "w", "memory_fraction": 0.5,
@@ -320,7 +320,7 @@ def test_storages_are_compared_on_the_usual_machine(tmp_path: Path) -> None:
         advise([GNUGO], storage=["optane-sdd"])
 
 
-def test_same_input_same_bytes() -> None:
+def test_advice_does_not_depend_on_the_number_of_threads() -> None:
     options: dict[str, Any] = {"memory": "20%,80%", "machine": ["nvme"], "sizes": "4"}
     assert (
         advise([GZIP], **options, threads=1).to_json()
@@ -347,7 +347,7 @@ def fleet(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_fleet_is_its_vms(fleet: Path) -> None:
+def test_a_fleet_has_a_row_of_each_vm(fleet: Path) -> None:
     result = advise(fleet)
     assert [row["vm"] for row in result.rows] == ["web", "small", "archive"]
     web, small, archive = result.rows
@@ -360,7 +360,7 @@ def test_a_fleet_is_its_vms(fleet: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("[vm.a]\ntrce = 'x'\n", "[vm.a] trce: unknown key; did you mean `trace`?"),
         ("storag = 'x'\n", "storag: unknown key; did you mean `storage`?"),
@@ -378,13 +378,13 @@ def test_a_fleet_is_its_vms(fleet: Path) -> None:
         ("[vm.a\n", "not TOML"),
     ],
 )
-def test_a_bad_fleet_is_one_line(tmp_path: Path, text: str, says: str) -> None:
+def test_a_bad_fleet_is_an_error_of_one_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "fleet.toml"
     path.write_text(text)
     defaults = {"memory": "50%", "machine": "nvme", "arch": "x86-64", "min_gain": "5%"}
     with pytest.raises(NearfarError) as caught:
         read(path, defaults)
-    assert says in str(caught.value) and str(caught.value).count("\n") == 0
+    assert message in str(caught.value) and str(caught.value).count("\n") == 0
     assert str(path) in str(caught.value) and caught.value.exit_code == 2
 
 
@@ -399,7 +399,7 @@ def test_any_bytes_are_a_fleet_or_an_error(
         read(path, {"memory": "50%", "machine": "nvme", "arch": "x86-64", "min_gain": "5%"})
 
 
-def test_shares() -> None:
+def test_a_share_is_a_percentage_below_100_or_a_fraction() -> None:
     assert share("5%", "x") == share(0.05, "x") == 0.05 and share(" 0 % ", "x") == 0.0
     for bad in ("5", "100%", "-1%", "", "five%"):
         with pytest.raises(NearfarError, match="--min-gain"):
@@ -409,7 +409,7 @@ def test_shares() -> None:
 # --- the command
 
 
-def test_formats_agree(nearfar: Run, tmp_path: Path) -> None:
+def test_output_formats_agree(nearfar: Run, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     words = ["advise", GNUGO, "--memory", "60%", "--machine", "optane-ssd"]
@@ -434,7 +434,7 @@ def test_formats_agree(nearfar: Run, tmp_path: Path) -> None:
     assert again.returncode == 2 and "exists already" in again.stderr
 
 
-def test_emitting_one_and_many(nearfar: Run, fleet: Path, tmp_path: Path) -> None:
+def test_several_rows_are_emitted_to_a_folder(nearfar: Run, fleet: Path, tmp_path: Path) -> None:
     one = nearfar("advise", GNUGO, "--memory", "60%", "--machine", "optane-ssd", "--storage",
                   "optane-ssd", "--emit", "kernel-cmdline")  # fmt: skip
     assert one.stdout == "thp_anon=64K:always\n"
@@ -457,7 +457,7 @@ def test_advice_that_cannot_be_emitted_is_an_error(nearfar: Run, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["--sizes", "5000"], "--sizes: '5000' has a size that is not a power of two"),
         (["--sizes", "0"], "--sizes:"),
@@ -472,11 +472,11 @@ def test_advice_that_cannot_be_emitted_is_an_error(nearfar: Run, tmp_path: Path)
         (["fleet.toml"], "give one fleet file and nothing else"),
     ],
 )
-def test_mistakes_are_one_line(nearfar: Run, words: list[str], says: str) -> None:
+def test_bad_options_are_an_error_of_one_line(nearfar: Run, words: list[str], message: str) -> None:
     done = nearfar("advise", GNUGO, *words)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("nearfar: error: ")
-    assert says in done.stderr
+    assert message in done.stderr
 
 
 def test_evaluation_exits_with_1_when_a_goal_is_missed(nearfar: Run) -> None:
@@ -514,17 +514,17 @@ def test_the_command_of_a_fleet_gives_its_rows_again(nearfar: Run, fleet: Path) 
     )
 
 
-def test_machines_are_text_names_or_machines() -> None:
-    answer = [
+def test_machines_may_be_text_names_or_machine_objects() -> None:
+    results = [
         advise(GNUGO, machine=given, page_sizes="4K,64K").rows
         for given in ("nvme", ["nvme"], machines.load("nvme"), [machines.load("nvme")])
     ]
-    assert answer[0] and all(rows == answer[0] for rows in answer)
+    assert results[0] and all(rows == results[0] for rows in results)
     every = {row["machine"] for row in advise(GNUGO, machine="all", page_sizes="4K").rows}
     assert every == set(machines.paging_to_storage())
 
 
-def test_an_option_that_there_is_not_is_refused() -> None:
+def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(NearfarError, match="--write-back: there is no such option; .*--tlb"):
         advise(GNUGO, write_back=True)  # type: ignore[call-arg]
 
@@ -541,7 +541,7 @@ def page_of(tmp_path: Path, fleet: Path) -> tuple[Path, list[dict[str, Any]]]:
     return path, result.rows
 
 
-def test_a_row_shows_its_curve_and_why(tmp_path: Path, fleet: Path) -> None:
+def test_a_chosen_row_shows_its_curve_and_reason(tmp_path: Path, fleet: Path) -> None:
     path, rows = page_of(tmp_path, fleet)
     assert path.stat().st_size < 3_000_000
     with browser.opened(path) as (page, problems):
@@ -576,7 +576,7 @@ def test_a_row_shows_its_curve_and_why(tmp_path: Path, fleet: Path) -> None:
     assert problems == []
 
 
-def test_the_page_has_a_limit(fleet: Path) -> None:
+def test_the_page_has_a_limit_of_rows(fleet: Path) -> None:
     from nearfar.report.html.advise import AdvisePage
 
     result = advise(fleet)
@@ -587,14 +587,14 @@ def test_the_page_has_a_limit(fleet: Path) -> None:
         AdvisePage(replace(full, rows=[*full.rows, result.rows[0]])).html()
 
 
-def test_nothing_is_colour_alone(fleet: Path) -> None:
-    """Each verdict has a word and a sign, each advised size its number."""
+def test_no_meaning_is_by_colour_alone(fleet: Path) -> None:
+    """Each verdict has a word and a sign, each advised size a number."""
     text = advise(fleet).html()
     assert text.count('class="verdict ') == 3 and text.count('class="size"') == 3
     assert os.linesep and "\u2713 good" in text
 
 
-def test_filter_is_of_the_machine_of_each_vm() -> None:
+def test_references_are_filtered_by_the_caches_of_each_vms_machine() -> None:
     trace = DATA / "captures" / "sqlite.trace"
     whole, filtered = (
         advise(trace, machine=["desktop-hdd", "desktop-nvm"], filter=name).to_dict()
@@ -608,7 +608,6 @@ def test_filter_is_of_the_machine_of_each_vm() -> None:
 
 
 def test_the_base_page_of_a_guest_depends_on_its_storage() -> None:
-    """4 KiB with zram, 16 KiB with a hard disk."""
     trace = DATA / "captures" / "pdf.trace"
     pages = {
         storage: advise(

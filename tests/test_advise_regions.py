@@ -1,4 +1,4 @@
-"""``nearfar advise --regions``, ``--slowdown``, ``--set-memory``: what a row has besides pages."""
+"""``nearfar advise --regions``, ``--slowdown``, ``--set-memory``: a row's regions and memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def row() -> dict[str, Any]:
 
 
 def test_regions_are_those_of_explain(row: dict[str, Any], tmp_path: Path) -> None:
-    """The same by the long way: a run of the study, and explain of it."""
+    """Advice equals a paging study whose run folder is explained."""
     sizes = [point["page_bytes"] for point in row["curve"]]
     study = paging(GRAPH, view="machine", machine="zen4-vm", nested="4K", memory="100%",
                    page_sizes=sizes, storage="disk")  # fmt: skip
@@ -44,21 +44,21 @@ def test_regions_are_those_of_explain(row: dict[str, Any], tmp_path: Path) -> No
     )
 
 
-def test_a_size_whose_pages_are_a_neighbours_is_not_advised(row: dict[str, Any]) -> None:
+def test_a_size_whose_pages_do_not_fit_into_the_region_is_not_advised(row: dict[str, Any]) -> None:
     larger = [one for one in row["regions"] if one["advised"] and one["page_bytes"] > 4096]
     assert larger
     for one in larger:
         assert one["added_bytes"] >= 0 and one["resident_bytes"] >= one["page_bytes"]
-    # 2 MiB save most and 128 KiB most of those that it holds all of.
+    # By page size: time, and bytes of the region in whole pages. 2 MiB saves most, but has none.
     times = {4096: (10.0, 512 << 10), 65536: (6.0, 576 << 10), 131072: (5.0, 512 << 10),
              2 * MIB: (1.0, 0)}  # fmt: skip
     assert [one["page_bytes"] for one in _sized("r", times, 100.0) if one["advised"]] == [131072]
-    # A page of 64 KiB does not lie in 8 KiB.
+    # A region of 8 KiB holds no page of 64 KiB.
     times = {4096: (10.0, 8 << 10), 65536: (6.0, 8 << 10)}
     assert [one["page_bytes"] for one in _sized("r", times, 100.0) if one["advised"]] == [4096]
 
 
-def test_a_folder_keeps_the_regions(row: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_folder_keeps_the_regions(row: dict[str, Any], tmp_path: Path) -> None:
     result = advise([GRAPH, SQLITE], machine="zen4-vm", regions=True)
     assert [one["vm"] for one in result.rows] == ["graph", "sqlite"]
     assert result.rows[0]["regions"] == row["regions"]
@@ -89,7 +89,7 @@ def test_terminal_and_page_show_the_regions(
         assert not problems
 
 
-def test_regions_are_of_the_machine_view(nearfar: Run) -> None:
+def test_regions_are_refused_in_the_paper_view(nearfar: Run) -> None:
     done = nearfar("advise", GRAPH, "--machine", "optane-ssd", "--regions")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "--regions: has no meaning in --view paper" in done.stderr
@@ -99,7 +99,7 @@ def test_regions_are_of_the_machine_view(nearfar: Run) -> None:
 
 
 @pytest.mark.parametrize("view", ["machine", "paper"])
-def test_the_memory_answer_is_that_of_the_study(view: str) -> None:
+def test_the_advised_memory_is_that_of_the_paging_study(view: str) -> None:
     options: dict[str, Any] = {"machine": "nvme", "view": view}
     rows = advise([GRAPH, SQLITE], memory="50%", slowdown="30%", **options).rows
     for trace, row in zip((GRAPH, SQLITE), rows, strict=True):
@@ -115,7 +115,7 @@ def test_the_memory_answer_is_that_of_the_study(view: str) -> None:
     assert without["enough_bytes"] is None and "slower" not in without["why"]
 
 
-def test_each_machine_and_storage_has_its_own_answer() -> None:
+def test_memory_is_advised_for_each_machine_and_storage() -> None:
     rows = advise(GRAPH, machine="nvme,desktop-hdd", memory="50%", view="paper", slowdown=0.5).rows
     assert {row["machine"] for row in rows} == {"nvme", "desktop-hdd"}
     for row in rows:
@@ -124,9 +124,9 @@ def test_each_machine_and_storage_has_its_own_answer() -> None:
         assert alone["enough_bytes"] == row["enough_bytes"]
 
 
-def test_a_guest_is_given_what_its_system_needs() -> None:
+def test_guest_memory_includes_the_guests_system() -> None:
     (row,) = advise(GRAPH, memory="64MiB", set_memory=True, whole=True).rows
-    # (64 + 256) MiB, what larger pages add, and 1/64 of it all: 326 MiB.
+    # 64 MiB, the bloat of larger pages, 256 MiB, and 1/64 of the total, rounded up to 256 MiB.
     assert row["guest_memory_bytes"] == 512 * MIB
     program = units.size(64 * MIB + row["bloat_bytes"])
     assert row["bloat_bytes"] > 0 and f"512 MiB: {program} for the program, 256 MiB" in row["why"]
@@ -141,7 +141,7 @@ def test_a_guest_is_given_what_its_system_needs() -> None:
     assert plain["guest_memory_bytes"] is None
 
 
-def test_a_slowdown_that_is_none_is_refused() -> None:
+def test_a_bad_slowdown_is_refused() -> None:
     with pytest.raises(NearfarError, match="--slowdown"):
         advise(GRAPH, slowdown="much")
 
@@ -149,7 +149,7 @@ def test_a_slowdown_that_is_none_is_refused() -> None:
 # --- explain
 
 
-def test_a_run_in_a_virtual_machine_is_explained(tmp_path: Path) -> None:
+def test_a_study_with_nested_pages_is_explained(tmp_path: Path) -> None:
     study = paging(GRAPH, view="machine", machine="zen4-vm", nested="2M", memory="100%")
     study.write(tmp_path / "run")
     found = explain(tmp_path / "run", page="4K")

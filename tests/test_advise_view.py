@@ -1,4 +1,4 @@
-"""``nearfar advise --view machine``."""
+"""``nearfar advise --view machine``: page sizes by simulated time on a machine."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from nearfar.generate import generate
 from nearfar.paging import paging
 
 GNUGO = DATA / "captures" / "gnugo.trace"
-#: What x86-64 can set, but for the 1 GiB of hugetlbfs, which the view does not have.
+#: Page sizes that x86-64 can set, without hugetlbfs's 1 GiB, which the view does not simulate.
 SETTABLE = [4096, *(4096 << power for power in range(2, 10))]
-#: What only a model has.
+#: Columns that only the paper view's model fills.
 OF_MODELS = (
     "model_regret",
     "judged_page_bytes",
@@ -37,7 +37,7 @@ OF_MODELS = (
 
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """References at random over 156 MiB, which large pages help."""
+    """Random references to 156 MiB, which gain by large pages."""
     trace = tmp_path_factory.mktemp("view") / "walk.trace"
     generate("uniform", trace, refs=200_000, pages=40_000, seed=1)
     return trace
@@ -48,10 +48,10 @@ def advice(trace: Path, **options: Any) -> dict[str, Any]:
     return dict(row)
 
 
-def test_pages_of_a_virtual_machine_s_trace_are_the_host_s(
+def test_a_trace_of_a_virtual_machine_has_no_nested_pages(
     walk: Path, tmp_path: Path, nearfar: Run
 ) -> None:
-    """No TLB entry is cut to the host's page, as it would be for a program; --nested is refused."""
+    """Its pages are the host's, so the host's page size limits no TLB entry."""
     trace = tmp_path / "vm.trace"
     shutil.copytree(walk, trace)
     info = json.loads((trace / "trace.json").read_text())
@@ -66,7 +66,7 @@ def test_pages_of_a_virtual_machine_s_trace_are_the_host_s(
         assert "--nested: the trace is of a virtual machine" in done.stderr
 
 
-def test_advice_is_the_least_time_of_the_study(walk: Path) -> None:
+def test_advice_is_the_size_of_least_time_in_the_paging_study(walk: Path) -> None:
     row = advice(walk, nested="2M", whole=True)
     study = paging(
         walk, view="machine", machine="zen4-vm", nested="2M", memory="100%", page_cache="cold"
@@ -80,7 +80,7 @@ def test_advice_is_the_least_time_of_the_study(walk: Path) -> None:
     assert row["fitted_page_bytes"] == SETTABLE
     fastest = min(times, key=lambda size: times[size])
     assert row["model_page_bytes"] == fastest and row["model"] == "machine"
-    # The smallest of those that gain as much, but for 5 points.
+    # The smallest size whose gain is within 5 points of the fastest.
     best = min(s for s, time in times.items() if (time - times[fastest]) / times[4096] <= 0.05)
     assert row["advised_page_bytes"] == row["settable_page_bytes"] == best > 4096
     assert row["predicted_ns"] == row["simulated_ns"] == pytest.approx(times[best])
@@ -101,11 +101,11 @@ def test_advice_is_the_least_time_of_the_study(walk: Path) -> None:
         ({16384: 0.27, 65536: 0.29, 262144: 0.31}, 16384, "256 KiB would gain 4.0 points"),
         ({16384: 0.25, 65536: 0.29, 262144: 0.31}, 65536, "256 KiB would gain 2.0 points"),
         ({16384: 0.20, 65536: 0.25, 262144: 0.31}, 262144, ""),
-        # Alike, but a gain that is itself within its error is none.
+        # Equal gains, but 4 % is within the error and so counts as none.
         ({16384: 0.04, 65536: 0.07}, 65536, ""),
     ],
 )
-def test_of_sizes_that_gain_alike_the_smallest(
+def test_of_sizes_with_equal_gain_the_smallest_is_advised(
     rows: list[dict[str, Any]], gains: dict[int, float], advised: int, more: str
 ) -> None:
     changed: list[Any] = gaining(rows, 0)
@@ -119,7 +119,7 @@ def test_of_sizes_that_gain_alike_the_smallest(
     assert more in row["why"] and ("within the error" in row["why"]) == bool(more)
 
 
-def test_advice_is_for_a_guest_of_small_pages_unless_the_machine_says(tmp_path: Path) -> None:
+def test_the_host_has_pages_of_4_kib_unless_the_machine_or_an_option_says(tmp_path: Path) -> None:
     trace = tmp_path / "walk.trace"
     generate("uniform", trace, refs=100_000, pages=20_000, seed=1)
 
@@ -131,13 +131,13 @@ def test_advice_is_for_a_guest_of_small_pages_unless_the_machine_says(tmp_path: 
     assert usual == times(nested="4K") > times(nested="1G")
     alone = paging(trace, machine="nvme", memory="100%").rows
     assert usual[0] > alone[0]["total_ns"] - (alone[0]["start_ns"] or 0)
-    # It says that its host has pages of 4 KiB.
+    # This machine states that its host has pages of 4 KiB.
     (row,) = advise(trace, machine="zen4-vm").rows
     assert row == advise(trace, machine="zen4-vm", nested="4K").rows[0]
 
 
-def test_every_page_size_is_of_the_same_references(rows: list[dict[str, Any]]) -> None:
-    """One that crosses a border is one, so that instructions gain nothing."""
+def test_every_page_size_has_the_same_references(rows: list[dict[str, Any]]) -> None:
+    """A reference that crosses a page border counts once, so larger pages save no instructions."""
     assert len(rows) > 2 and len({(row["references"], row["cpu_ns"]) for row in rows}) == 1
 
 
@@ -152,7 +152,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def gaining(rows: list[dict[str, Any]], gain: float) -> list[Any]:
-    """The rows with times so that 64 KiB gains so much, and nothing else anything."""
+    """The rows with times of which 64 KiB gains this share and other sizes nothing."""
     times = {4096: 100.0, 65536: 100.0 * (1 - gain)}
     return [
         {
@@ -169,7 +169,7 @@ def gaining(rows: list[dict[str, Any]], gain: float) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("gain", "min_gain", "advised", "says"),
+    ("gain", "min_gain", "advised", "message"),
     [
         (0.031, 0.0, 4096, "Stay at 4 KiB (100 ns per reference once memory is filled): 64 KiB is "
          "predicted to gain 3.1 %, which is within the error (5 points)."),
@@ -182,17 +182,17 @@ def gaining(rows: list[dict[str, Any]], gain: float) -> list[Any]:
          "filled."),
     ],
 )  # fmt: skip
-def test_a_gain_within_its_error_is_refused(
-    rows: list[dict[str, Any]], gain: float, min_gain: float, advised: int, says: str
+def test_a_size_whose_gain_is_within_the_error_is_not_advised(
+    rows: list[dict[str, Any]], gain: float, min_gain: float, advised: int, message: str
 ) -> None:
     row = by_machine.advice(vm(min_gain), gaining(rows, gain))
     assert row["advised_page_bytes"] == row["settable_page_bytes"] == advised
-    assert says in row["why"], row["why"]
+    assert message in row["why"], row["why"]
     assert row["gain"] == pytest.approx(gain if advised == 65536 else 0)
     assert row["model_gain"] == pytest.approx(max(gain, 0))
 
 
-def test_what_most_of_the_time_goes_to(rows: list[dict[str, Any]]) -> None:
+def test_limit_names_the_largest_part_of_the_time(rows: list[dict[str, Any]]) -> None:
     parts = dict.fromkeys(("cpu_ns", "tlb_ns", "cache_ns", "fault_ns", "io_ns", "dram_ns"), 2.0)
     for longest, limit in {"walk_ns": "translation", "cpu_ns": "processor", "io_ns": "storage",
                            "fault_ns": "faults", "dram_ns": "memory"}.items():  # fmt: skip
@@ -200,7 +200,7 @@ def test_what_most_of_the_time_goes_to(rows: list[dict[str, Any]]) -> None:
         assert by_machine.advice(vm(), spent)["limit"] == limit  # type: ignore[arg-type]
 
 
-def test_only_what_anonymous_memory_can_be_given(rows: list[dict[str, Any]]) -> None:
+def test_only_sizes_of_transparent_huge_pages_are_advised(rows: list[dict[str, Any]]) -> None:
     for arch in ("x86-64", "aarch64"):
         assert [one.page_bytes for one in transparent(arch)] == SETTABLE
     row = by_machine.advice(vm(arch="aarch64"), gaining(rows, 0.3))
@@ -212,11 +212,11 @@ def test_sizes_that_cannot_be_set_are_not_tried() -> None:
     assert [point["page_bytes"] for point in row["curve"]] == [4096, 65536]
 
 
-def test_memory_and_storage_of_each_row(walk: Path) -> None:
+def test_only_rows_with_too_little_memory_wait_for_storage(walk: Path) -> None:
     shown = {"view": "machine", "machine": "zen4-vm", "memory": "50%,100%"}
     half, whole = advise(walk, **shown).rows
     assert half["memory_bytes"] < whole["memory_bytes"]
-    assert half["predicted_ns"] > whole["predicted_ns"], "what is read back"
+    assert half["predicted_ns"] > whole["predicted_ns"], "pages are read back"
     slow = machines.load("zen4-vm", set={"storage.disk.read_latency": "5ms"})
     later, same = advise(walk, view="machine", machine=[slow], memory="50%,100%").rows
     assert later["predicted_ns"] > half["predicted_ns"]
@@ -239,7 +239,7 @@ def test_the_command_of_a_run_gives_its_rows_again(nearfar: Run) -> None:
     assert "--view machine" in first.run["command"]
 
 
-def test_pages_and_tables_say_the_error(nearfar: Run, tmp_path: Path) -> None:
+def test_the_table_and_the_page_show_the_error_of_the_gain(nearfar: Run, tmp_path: Path) -> None:
     words = ("advise", GNUGO, "--view", "machine", "--machine", "zen4-vm")
     done = nearfar(*words, "-o", tmp_path / "run", "--html", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
@@ -271,14 +271,14 @@ def test_pages_and_tables_say_the_error(nearfar: Run, tmp_path: Path) -> None:
         (("--view", "mine"), ("--view", "paper, machine")),
     ],
 )
-def test_mistakes_are_one_line(nearfar: Run, options: tuple[str, ...], words: list[str]) -> None:
+def test_bad_options_are_an_error(nearfar: Run, options: tuple[str, ...], words: list[str]) -> None:
     done = nearfar("advise", GNUGO, "--machine", "zen4-vm", "--view", "machine", *options)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert all(word in done.stderr for word in words), done.stderr
 
 
-def test_regret_is_of_a_model() -> None:
+def test_evaluation_needs_the_paper_views_model() -> None:
     rows = advise(GNUGO, view="machine", machine="zen4-vm").rows
     with pytest.raises(NearfarError, match="--view paper"):
         evaluate(rows)
@@ -292,7 +292,7 @@ def test_regret_is_of_a_model() -> None:
         ({"storage": ["nvme", "zram"], "whole": True}, r"2 of 2 cases should use larger pages .*"),
     ],
 )
-def test_the_page_of_one_trace_is_about_it(options: dict[str, Any], finding: str) -> None:
+def test_the_page_is_titled_by_its_only_trace(options: dict[str, Any], finding: str) -> None:
     text = advise([GNUGO], **{"machine": ["nvme"], "storage": ["nvme"], **options}).html()
     assert "<h1>How big should the pages of <code>gnugo.trace</code> be?</h1>" in text
     assert "irtual machine" not in text

@@ -1,4 +1,4 @@
-"""The first lines of a paging study: page size, memory, storage."""
+"""The first lines of a paging study, which advise page size, memory and storage."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from nearfar.paging import PagingResult, paging
 from nearfar.size import size
 
 MIB = 1 << 20
-#: Total time at 10, 20, ... 100 MiB.
+#: Total nanoseconds with 10, 20, ... 100 MiB.
 TIMES = (900.0, 300.0, 130.0, 250.0, 130.0, 106.0, 104.0, 103.0, 101.0, 100.0)
 
 
 def study(times: tuple[float, ...] = TIMES, **run: Any) -> PagingResult:
-    """Rows of 4 KiB pages whose times go with the memory, and of 64 KiB that take a tenth less."""
+    """A study of 4 KiB pages that takes ``times``, and of 64 KiB pages that take a tenth less."""
     (first, *_) = fixture.paging_result().rows
     own = {"storage": "disk", "cpu_ns": 1.0, "resident_bytes": 100 * MIB, "memory_fraction": None}
     rows = [
@@ -42,8 +42,8 @@ def study(times: tuple[float, ...] = TIMES, **run: Any) -> PagingResult:
     return PagingResult(made, rows, [])
 
 
-def test_enough_memory_is_the_least_from_which_on_all_are_quick() -> None:
-    """30 MiB takes less time than 40 MiB does, and is not enough all the same."""
+def test_enough_memory_is_the_least_from_which_on_all_sizes_are_fast() -> None:
+    """30 MiB is not enough, though it takes less time than 40 MiB."""
     (curve,) = answers.memory_curves(study())
     assert answers.curve_page(study()) == 4096 and curve.whole.bytes == 100 * MIB
     enough = {most: curve.enough(most).bytes // MIB for most in (0.0, 0.05, 0.06, 0.3, 1.5, 9.0)}
@@ -60,7 +60,7 @@ def test_a_program_that_never_takes_twice_as_long_does_not_thrash() -> None:
     )
 
 
-def test_nothing_is_said_of_memory_where_all_of_it_was_not_studied() -> None:
+def test_no_memory_is_advised_unless_the_whole_resident_set_was_studied() -> None:
     assert answers.memory_curves(study(peak_resident_bytes=101 * MIB)) == []
     assert len(answers.answers(study(peak_resident_bytes=101 * MIB))) == 1
 
@@ -85,14 +85,14 @@ def test_the_answers_of_a_study() -> None:
         (1.2, "stay with 4 KiB; no other simulated size takes less time."),
     ],
 )
-def test_a_gain_within_its_error_is_none(part: float, sentence: str) -> None:
+def test_a_gain_within_the_error_advises_no_larger_page(part: float, sentence: str) -> None:
     found = study()
     for row in found.rows:
         row["total_ns"] *= part / 0.9 if row["page_bytes"] == 65536 else 1
     assert answers.answers(found)[0] == f"Page size: {sentence}"
 
 
-def test_of_sizes_that_gain_alike_the_smallest() -> None:
+def test_of_page_sizes_with_equal_gain_the_smallest_is_advised() -> None:
     found = study()
     found.rows.extend(
         [
@@ -111,12 +111,12 @@ def test_of_sizes_that_gain_alike_the_smallest() -> None:
 
 
 @pytest.mark.parametrize(("slowdown", "mib"), [("30%", 50), (0.06, 60)])
-def test_the_slowdown_that_was_asked_for(slowdown: str | float, mib: int) -> None:
+def test_the_slowdown_option_sets_the_advised_memory(slowdown: str | float, mib: int) -> None:
     (_, memory) = answers.answers(study(options={"slowdown": slowdown}))
     assert memory.startswith(f"Memory: with {mib} MiB it is at most")
 
 
-def test_storages_are_compared_with_what_is_enough_on_the_best() -> None:
+def test_storages_are_compared_at_the_memory_that_is_enough_on_the_fastest() -> None:
     found = study()
     found.rows.extend(
         [{**row, "storage": "zram", "total_ns": row["total_ns"] ** 0.5 * 10} for row in found.rows]
@@ -127,19 +127,19 @@ def test_storages_are_compared_with_what_is_enough_on_the_best() -> None:
     assert storage == "Storage: with 60 MiB, zram is fastest; disk takes 1.03 times as long."
 
 
-def test_storages_that_take_as_long_make_no_difference() -> None:
+def test_equally_fast_storages_make_no_difference() -> None:
     found = study()
     found.rows.extend([{**row, "storage": "zram"} for row in found.rows])
     assert answers.answers(found)[-1] == "Storage: with 70 MiB or more it makes no difference."
 
 
-def test_the_view_of_the_papers_compares_page_sizes_at_the_middle_memory() -> None:
+def test_the_paper_view_compares_page_sizes_at_the_middle_memory() -> None:
     (page, memory, *_) = answers.answers(fixture.paging_result(["disk"]))
     assert page.startswith("Page size: at 50 % memory on disk the best page is ")
     assert memory.startswith("Memory: with ")
 
 
-#: Reads 32 MiB with an argument, writes them, then reads them at random.
+#: With an argument, reads 32 MiB first; then writes them, and reads them at random.
 READ_FIRST = """
 #include <sys/mman.h>
 int main(int argc, char **argv) {
@@ -162,7 +162,7 @@ int main(int argc, char **argv) {
 @needs_qemu
 @needs_cc
 @pytest.mark.parametrize("words", [[], ["read"]])
-def test_2_mib_pages_of_memory_that_is_read_first_need_a_kernel(
+def test_2_mib_pages_of_memory_that_is_read_first_need_linux_6_13(
     build: Callable[..., Path], tmp_path: Path, words: list[str]
 ) -> None:
     trace = capture([build(READ_FIRST), *words], tmp_path / "t.trace")

@@ -1,4 +1,4 @@
-"""``import nearfar`` gives every verb as a function."""
+"""The Python API: ``import nearfar`` offers each command as a function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import nearfar
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_verbs_are_called_by_their_names(mixed: Path) -> None:
+def test_submodules_named_after_commands_are_callable(mixed: Path) -> None:
     from nearfar.paging import paging
 
     options = {"page_sizes": "4K,8K", "memory": "50%"}
@@ -22,9 +22,9 @@ def test_verbs_are_called_by_their_names(mixed: Path) -> None:
     assert inspect.signature(nearfar.paging) == inspect.signature(paging)
     assert inspect.ismodule(nearfar.paging)
     assert nearfar.tiering.policies()
-    verbs = ["advise", "capture", "diff", "explain", "generate", "info", "report", "reproduce"]
-    for verb in [*verbs, "ssd", "sweep", "tiering"]:
-        assert callable(getattr(nearfar, verb)), verb
+    commands = ["advise", "capture", "diff", "explain", "generate", "info", "report", "reproduce"]
+    for command in [*commands, "ssd", "sweep", "tiering"]:
+        assert callable(getattr(nearfar, command)), command
     assert not callable(nearfar.machine)
 
 
@@ -37,7 +37,7 @@ def test_verbs_are_called_by_their_names(mixed: Path) -> None:
         "from nearfar.generate import generate; generate('zipf', 'z.trace', refs=1000, pages=10)",
     ],
 )
-def test_however_they_are_imported(code: str, tmp_path: Path) -> None:
+def test_every_way_of_importing_a_command_makes_it_callable(code: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     assert (tmp_path / "z.trace" / "trace.json").is_file()
 
@@ -61,7 +61,7 @@ def test_a_type_checker_finds_misspelt_options_and_columns(tmp_path: Path) -> No
     assert '"page_size"' in errors[0][1] and '"tlb_miss"' in errors[1][1]
 
 
-def test_a_misspelt_hook_is_an_error() -> None:
+def test_a_misspelt_hook_of_a_tiering_policy_is_an_error() -> None:
     from nearfar.tiering import Policy
 
     with pytest.raises(TypeError, match="Mine.hint_falt: no such hook; did you mean hint_fault?"):
@@ -69,7 +69,7 @@ def test_a_misspelt_hook_is_an_error() -> None:
     type("Mine", (Policy,), {"hint_fault": lambda self, memory, page, write: None, "note": print})
 
 
-def test_a_result_is_read_by_what_reads_arrow(mixed: Path) -> None:
+def test_a_result_converts_to_arrow_polars_and_pandas(mixed: Path) -> None:
     import polars
     import pyarrow
 
@@ -79,7 +79,7 @@ def test_a_result_is_read_by_what_reads_arrow(mixed: Path) -> None:
     assert found.to_pandas()["frames"].tolist() == found.to_polars()["frames"].to_list()
 
 
-def test_importing_is_cheap_and_unknown_names_are_errors() -> None:
+def test_importing_loads_no_submodule_and_unknown_names_are_errors() -> None:
     code = "import sys, nearfar; print('scipy' in sys.modules, 'nearfar.paging' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"

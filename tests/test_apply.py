@@ -1,4 +1,4 @@
-"""``nearfar apply`` on a folder that stands in for the kernel's, and as root on the real one."""
+"""``nearfar apply`` on a folder in place of the kernel's switches, and as root on the real ones."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from nearfar.thp import settings, thp
 from nearfar.watch.target import stat
 
 SLEEP = "import time; print('up', flush=True); time.sleep(86400)"
-#: A program in which each of 16 MiB's pages is touched once.
+#: A program that touches each page of 16 MiB once.
 TOUCH = """
 import mmap
 m = mmap.mmap(-1, 16 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for at in range(0, 16 << 20, 4096): m[at] = 1
-# Long enough to be looked at where looking takes long.
+# Long enough for its memory to be sampled on a slow machine.
 import time; time.sleep(2)
 """
 
@@ -47,10 +47,10 @@ int main(void) {
 """
 
 
-# --- what would be done
+# --- plans
 
 
-def test_a_plan_changes_what_it_must(sysfs: Path) -> None:
+def test_a_plan_allows_the_size_and_forbids_the_others(sysfs: Path) -> None:
     found = plan(64 << 10, sysfs)
     assert not found.disable
     assert [(c.file, c.was, c.becomes) for c in found.changes] == [
@@ -64,7 +64,7 @@ def test_a_plan_changes_what_it_must(sysfs: Path) -> None:
     assert plan(128 << 10, sysfs).changes == ()
 
 
-def test_a_setting_of_huge_pages_is_planned_and_put_back(sysfs: Path, tmp_path: Path) -> None:
+def test_a_huge_page_policy_is_planned_and_restored(sysfs: Path, tmp_path: Path) -> None:
     (sysfs / "defrag").write_text("always defer defer+madvise [madvise] never\n")
     before = words(sysfs)
     found = plan(2 << 20, sysfs, words=settings("defer"))
@@ -85,15 +85,15 @@ def test_a_setting_of_huge_pages_is_planned_and_put_back(sysfs: Path, tmp_path: 
         plan(2 << 20, sysfs, words=settings("32K=always"))
 
 
-def test_what_follows_the_whole_is_seen_through(sysfs: Path) -> None:
+def test_a_size_that_inherits_the_global_switch_is_planned_by_it(sysfs: Path) -> None:
     (sysfs / "enabled").write_text("[always] madvise never\n")
     changed = {c.file: (c.was, c.becomes) for c in plan(64 << 10, sysfs).changes}
     assert changed["hugepages-2048kB/enabled"] == ("inherit", "madvise")
     assert "hugepages-2048kB/enabled" not in {c.file for c in plan(2 << 20, sysfs).changes}
 
 
-def test_what_asks_gets_one_size_and_what_does_not_is_left_alone(sysfs: Path) -> None:
-    """QEMU asks for a guest's memory: any other size that it may have is larger or smaller."""
+def test_memory_with_madvise_gets_one_size_and_other_memory_none(sysfs: Path) -> None:
+    """QEMU calls madvise for a guest's memory, so other sizes must be off."""
     found = plan(64 << 10, sysfs, asking=True)
     assert not found.disable
     changed = {c.file: c.becomes for c in found.changes}
@@ -125,20 +125,20 @@ def test_a_size_that_cannot_be_set_names_the_nearest(sysfs: Path, size: int, nea
     assert raised.value.exit_code == 2
 
 
-def test_no_huge_pages_at_all(tmp_path: Path) -> None:
+def test_a_kernel_without_huge_pages_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NearfarError, match="CONFIG_TRANSPARENT_HUGEPAGE") as raised:
         plan(64 << 10, tmp_path)
     assert raised.value.exit_code == 3
 
 
-def test_without_yes_nothing_happens(sysfs: Path, tmp_path: Path) -> None:
+def test_without_yes_nothing_is_changed_or_run(sysfs: Path, tmp_path: Path) -> None:
     before, mark = words(sysfs), tmp_path / "mark"
     found = apply(["touch", str(mark)], page="64K", sysfs=sysfs, runtime=tmp_path / "run")
     assert not found.done and found.rows == [] and found.exit_code == 0
     assert words(sysfs) == before and not mark.exists() and not (tmp_path / "run").exists()
 
 
-# --- doing it, and putting it back
+# --- changes, and their restoration
 
 
 def test_switches_hold_while_the_command_runs(sysfs: Path, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_switches_hold_while_the_command_runs(sysfs: Path, tmp_path: Path) -> No
     assert found.exit_code == 0 and [row["setting"] for row in found.rows] == ["page"]
 
 
-def test_runs_alternate(sysfs: Path, tmp_path: Path) -> None:
+def test_compared_runs_alternate_between_base_and_page(sysfs: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     script = f"cat {sysfs}/hugepages-64kB/enabled >> {log}; echo >> {log}"
     found = apply(
@@ -188,7 +188,7 @@ def test_the_exit_code_is_that_of_the_command(
     assert words(sysfs) == before
 
 
-def test_what_others_set_meanwhile_stays(sysfs: Path, tmp_path: Path) -> None:
+def test_a_switch_set_by_another_process_is_not_restored(sysfs: Path, tmp_path: Path) -> None:
     script = f"echo madvise > {sysfs}/hugepages-64kB/enabled"
     apply(["sh", "-c", script], page="64K", yes=True, sysfs=sysfs, runtime=tmp_path / "r")
     found = words(sysfs)
@@ -197,7 +197,7 @@ def test_what_others_set_meanwhile_stays(sysfs: Path, tmp_path: Path) -> None:
 
 
 def start(sysfs: Path, runtime: Path, page: str = "64K") -> subprocess.Popen[str]:
-    """An apply of a command that does not end, in a process of its own; waits until it is up."""
+    """Apply to a command that does not end, in a process of its own; waits until it runs."""
     code = (
         "import sys; from pathlib import Path; from nearfar.apply import apply\n"
         f"found = apply([sys.executable, '-c', {SLEEP!r}], page={page!r}, yes=True,"
@@ -212,14 +212,14 @@ def start(sysfs: Path, runtime: Path, page: str = "64K") -> subprocess.Popen[str
 
 
 def finish(running: subprocess.Popen[str]) -> None:
-    """End the command, too, which outlives an apply that was killed."""
+    """Kill the apply and its command, which outlives a killed apply."""
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     assert running.stdout is not None
     running.stdout.close()
 
 
-def test_killed_the_watchdog_puts_back(sysfs: Path, tmp_path: Path) -> None:
+def test_the_watchdog_of_a_killed_apply_restores(sysfs: Path, tmp_path: Path) -> None:
     before, runtime = words(sysfs), tmp_path / "run"
     running = start(sysfs, runtime)
     try:
@@ -231,16 +231,16 @@ def test_killed_the_watchdog_puts_back(sysfs: Path, tmp_path: Path) -> None:
         finish(running)
 
 
-def test_killed_with_its_watchdog_the_next_run_puts_back(sysfs: Path, tmp_path: Path) -> None:
+def test_the_next_run_restores_if_the_watchdog_is_killed_too(sysfs: Path, tmp_path: Path) -> None:
     before, runtime = words(sysfs), tmp_path / "run"
-    for put_back in ("restore", "next run"):
+    for restored_by in ("restore", "next run"):
         running = start(sysfs, runtime)
         try:
             changed = words(sysfs)
             # The watchdog has a session of its own; it was started first.
             watchdog = next(c for c in children(running.pid) if os.getsid(c) == c)
             os.kill(watchdog, signal.SIGKILL)
-            # Killed first, or it would do what it is there for.
+            # Killed before the apply, or it would restore.
             until(lambda pid=watchdog: stat(pid)[0] in "ZX", "the end of the watchdog")
             running.kill()
             running.wait()
@@ -248,7 +248,7 @@ def test_killed_with_its_watchdog_the_next_run_puts_back(sysfs: Path, tmp_path: 
             finish(running)
         assert words(sysfs) == changed != before
         assert (runtime / "apply.json").exists()
-        if put_back == "restore":
+        if restored_by == "restore":
             undone = {change.file for change in restore(sysfs, runtime)}
             assert undone == {"hugepages-64kB/enabled", "hugepages-128kB/enabled"}
         else:
@@ -259,14 +259,14 @@ def test_killed_with_its_watchdog_the_next_run_puts_back(sysfs: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_ends_the_command_and_puts_back(
+def test_a_signal_ends_the_command_and_restores(
     sysfs: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     before = words(sysfs)
     running = start(sysfs, tmp_path / "run")
     try:
         running.send_signal(number)
-        # Python ends by KeyboardInterrupt, which it passes on as the signal.
+        # The command is Python, which also on SIGINT ends by the signal.
         assert running.wait(timeout=HANG) == 128 + number
         assert words(sysfs) == before
     finally:
@@ -276,7 +276,7 @@ def test_a_signal_ends_the_command_and_puts_back(
             running.stdout.close()
 
 
-def test_two_do_not_fight(sysfs: Path, tmp_path: Path) -> None:
+def test_a_concurrent_apply_is_refused(sysfs: Path, tmp_path: Path) -> None:
     running = start(sysfs, tmp_path / "run")
     try:
         during = words(sysfs)
@@ -289,7 +289,7 @@ def test_two_do_not_fight(sysfs: Path, tmp_path: Path) -> None:
         finish(running)
 
 
-def test_a_command_that_deletes_the_journal_changes_nothing(sysfs: Path, tmp_path: Path) -> None:
+def test_switches_are_restored_without_the_journal(sysfs: Path, tmp_path: Path) -> None:
     before, runtime = words(sysfs), tmp_path / "run"
     found = apply(["rm", "-r", str(runtime)], page="64K", yes=True, sysfs=sysfs, runtime=runtime)
     assert found.exit_code == 0 and not runtime.exists()
@@ -327,8 +327,7 @@ def test_a_journal_of_another_boot_is_only_removed(sysfs: Path, tmp_path: Path) 
 
 
 def test_a_switch_that_fails_undoes_the_others(sysfs: Path, tmp_path: Path) -> None:
-    """Not even root may write to a file that is immutable, as little as to a switch of a kernel
-    that refuses the word."""
+    """An immutable file, which not even root may write, stands in for a switch that refuses."""
     before, ours = words(sysfs), sysfs / "hugepages-128kB" / "enabled"
     if subprocess.run(["chattr", "+i", ours], capture_output=True, check=False).returncode:
         pytest.skip("cannot make a file immutable here")
@@ -344,11 +343,11 @@ def test_a_switch_that_fails_undoes_the_others(sysfs: Path, tmp_path: Path) -> N
         subprocess.run(["chattr", "-i", ours], check=True)
 
 
-# --- what is measured
+# --- measurements and predictions
 
 
-def test_faults_of_a_command_and_its_children() -> None:
-    """Sixteen MiB touched in a child are 4096 faults of 4 KiB, whoever else faults."""
+def test_faults_of_a_commands_children_are_counted() -> None:
+    """A child that touches 16 MiB has 4096 faults, beside those of Python's start."""
     if os.sysconf("SC_PAGE_SIZE") != 4096:
         pytest.skip("the base page is not 4 KiB")
     found = apply(["sh", "-c", '"$0" -c "$1"; true', sys.executable, TOUCH], page="4K", yes=True)
@@ -358,7 +357,7 @@ def test_faults_of_a_command_and_its_children() -> None:
     assert row["seconds"] > 0 and row["user_seconds"] + row["system_seconds"] > 0
 
 
-def test_a_trace_is_put_beside_it(mixed: Path, sysfs: Path, tmp_path: Path) -> None:
+def test_a_trace_gives_a_prediction(mixed: Path, sysfs: Path, tmp_path: Path) -> None:
     from nearfar.paging import paging
 
     found = apply(
@@ -378,7 +377,7 @@ def test_a_trace_is_put_beside_it(mixed: Path, sysfs: Path, tmp_path: Path) -> N
     assert rows["fault_rate"]["comparable"] == "no" and rows["fault_rate"]["why"]
 
 
-def test_a_policy_is_put_beside_it(mixed: Path, sysfs: Path, tmp_path: Path) -> None:
+def test_a_huge_page_policy_is_predicted(mixed: Path, sysfs: Path, tmp_path: Path) -> None:
     options = {"yes": True, "trace": mixed, "sysfs": sysfs, "runtime": tmp_path}
     found = apply(["true"], page="always", **options)
     rows = {row["quantity"]: row for row in found.prediction}
@@ -408,7 +407,7 @@ def test_memory_that_is_read_first_is_predicted_to_fault_twice(
 # --- the command line
 
 
-def test_command_line_says_and_refuses(nearfar: Run) -> None:
+def test_a_dry_run_prints_the_plan_and_bad_options_are_one_line(nearfar: Run) -> None:
     base = f"{os.sysconf('SC_PAGE_SIZE') // 1024}K"
     said = nearfar("apply", "--page", base, "--", "sleep", "60")
     assert said.returncode == 0 and "PR_SET_THP_DISABLE" in said.stdout
@@ -433,7 +432,7 @@ def test_command_line_says_and_refuses(nearfar: Run) -> None:
         assert done.stderr.count("\n") == 1
 
 
-def test_streams_and_exit_code(nearfar: Run, tmp_path: Path) -> None:
+def test_the_commands_output_and_exit_code_are_kept(nearfar: Run, tmp_path: Path) -> None:
     base = f"{os.sysconf('SC_PAGE_SIZE') // 1024}K"
     script = ["sh", "-c", "echo out; exit 5"]
     plain = nearfar("apply", "--page", base, "--yes", "--", *script)
@@ -448,7 +447,7 @@ def test_streams_and_exit_code(nearfar: Run, tmp_path: Path) -> None:
     assert csv.startswith('"run","setting","page_bytes","exit_code","seconds"')
 
 
-def test_where_the_lock_cannot_be_made(sysfs: Path) -> None:
+def test_a_lock_that_cannot_be_made_is_an_error(sysfs: Path) -> None:
     before = words(sysfs)
     with pytest.raises(NearfarError, match="/dev/null/run: Not a directory; run as root"):
         apply(["true"], page="64K", yes=True, sysfs=sysfs, runtime=Path("/dev/null/run"))
@@ -458,15 +457,15 @@ def test_where_the_lock_cannot_be_made(sysfs: Path) -> None:
 # --- the real kernel
 
 
-def real() -> None:
+def need_real_switches() -> None:
     if os.geteuid() != 0 or not (SYSFS / "hugepages-64kB" / "enabled").exists():
         pytest.skip("needs root and a kernel with a switch for 64 KiB pages")
     if not os.access(SYSFS / "hugepages-64kB" / "enabled", os.W_OK):
         pytest.skip("the switches may not be written here")
 
 
-def test_real_kernel_gives_such_pages(nearfar: Run) -> None:
-    real()
+def test_the_real_kernel_allocates_pages_of_the_size(nearfar: Run) -> None:
+    need_real_switches()
     before = words(SYSFS)
     words_of = ["--page", "64K", "--yes", "--compare", "--format", "json"]
     done = nearfar("apply", *words_of, "--", sys.executable, "-c", TOUCH)
@@ -474,16 +473,16 @@ def test_real_kernel_gives_such_pages(nearfar: Run) -> None:
     assert words(SYSFS) == before
     base, page = json.loads(done.stdout)["rows"]
     assert base["setting"] == "base" and page["setting"] == "page"
-    # 256 pages of 64 KiB hold what 4096 of 4 KiB do; the start of Python faults in both.
+    # 256 faults of 64 KiB instead of 4096 of 4 KiB, beside those of Python's start in both.
     assert page["minor_faults"] < base["minor_faults"] - 3000
     if page["huge_allocations"] is not None:
         assert page["huge_allocations"] >= 250
 
 
-def test_real_kernel_is_put_back_after_kill(tmp_path: Path) -> None:
-    real()
+def test_the_real_kernel_is_restored_after_a_kill(tmp_path: Path) -> None:
+    need_real_switches()
     before = words(SYSFS)
-    # A journal of the test's own: the lock of the machine may be in use.
+    # With a journal and lock of the test's own, since the machine's may be in use.
     running = start(SYSFS, tmp_path / "run")
     try:
         assert words(SYSFS)["hugepages-64kB/enabled"] == "always"

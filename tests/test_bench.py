@@ -1,4 +1,4 @@
-"""The bench works from end to end on small inputs, and its references agree with the engines.
+"""The bench runs end to end on small inputs, and its reference simulators agree with the engines.
 
 Nothing here depends on how fast anything is.
 """
@@ -23,7 +23,7 @@ sys.path.insert(0, str(BENCH))
 
 import run  # noqa: E402 - of the bench
 
-#: Cases with tests of their own.
+#: Cases with test files of their own.
 TESTED = {
     "kernel-faults",
     "mglru-guest",
@@ -78,20 +78,19 @@ def test_every_case_has_figures(quick: dict[str, Any]) -> None:
 
 @pytest.mark.long("compiles the bench, and runs its cases")
 def test_miss_counts_equal_libcachesim(quick: dict[str, Any]) -> None:
-    """Three memories of two page sizes x two rounds, and two TLBs; for Zipf two memories of one."""
+    """Equal counts: 2 rounds x 3 configurations + 2 TLBs; for Zipf 2 x 2 + 1."""
     assert [row["value"] for row in named(quick, "paging", "miss counts")] == [8]
     assert [row["value"] for row in named(quick, "zipf", "miss counts")] == [5]
 
 
 @pytest.mark.long("compiles the bench, and runs its cases")
-def test_lru_equals_fenwick(quick: dict[str, Any]) -> None:
+def test_lru_faults_equal_those_of_a_fenwick_tree(quick: dict[str, Any]) -> None:
     rows = named(quick, "lru", "Fenwick / engine")
     assert len(rows) == 4 and all(row["note"].endswith("all equal") for row in rows)
 
 
 @pytest.mark.long("compiles the bench, and runs its cases")
-def test_engine_counts_equal_python(tmp_path: Path, mixed: Path) -> None:
-    """Stack and Fenwick curves of `nearfar-bench lru` against libCacheSim's LRU, size by size."""
+def test_lru_faults_equal_libcachesim_at_every_size(tmp_path: Path, mixed: Path) -> None:
     from inputs import Inputs
     from measure import run
     from run import build
@@ -106,7 +105,7 @@ def test_engine_counts_equal_python(tmp_path: Path, mixed: Path) -> None:
     assert {peer["requests"] for peer in peers} == {found["references"]}
 
 
-def test_a_difference_is_an_error() -> None:
+def test_counts_that_differ_are_an_error() -> None:
     from against import same
     from measure import BenchError
 

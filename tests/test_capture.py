@@ -41,7 +41,7 @@ def test_every_record_of_a_known_loop(build: Callable[..., Path], tmp_path: Path
     program = build(loop(1000), *ALONE, suffix=".s")
     trace = capture.capture([program], tmp_path / "loop.trace")
     rows = columns(trace)
-    # The first block holds the first `mov` and the loop's first turn, the last one the exit.
+    # The first block is the `mov` before the loop and the first iteration; the last is the exit.
     assert [row[1] for row in rows] == [FETCH, LOAD, STORE] * 1000 + [FETCH]
     assert [row[4] for row in rows] == [0, 2, 1] + [2, 1, 1] * 999 + [2]
     assert {row[2] for row in rows if row[1] != FETCH} == {8}
@@ -73,7 +73,7 @@ def test_no_fetch_keeps_the_instruction_count(build: Callable[..., Path], tmp_pa
 
 @needs_qemu
 @needs_cc
-def test_max_refs(build: Callable[..., Path], tmp_path: Path) -> None:
+def test_max_refs_ends_only_the_recording(build: Callable[..., Path], tmp_path: Path) -> None:
     program = build(loop(10_000_000), *ALONE, suffix=".s")
     outcome = capture.run([program], tmp_path / "loop.trace", max_refs=12345)
     assert outcome.complete and outcome.exit_code == 0
@@ -86,7 +86,7 @@ def test_max_refs(build: Callable[..., Path], tmp_path: Path) -> None:
 
 @needs_qemu
 @needs_cc
-def test_skip_refs(build: Callable[..., Path], tmp_path: Path) -> None:
+def test_skip_refs_leaves_out_the_first_records(build: Callable[..., Path], tmp_path: Path) -> None:
     program = build(loop(1000), *ALONE, suffix=".s")
     whole = capture.run([program], tmp_path / "whole.trace")
     rest = capture.run([program], tmp_path / "rest.trace", skip_refs=1234)
@@ -126,7 +126,7 @@ int main(int argc, char **argv) {
 @needs_qemu
 @needs_cc
 @pytest.mark.parametrize("together", [False, True])
-def test_threads(build: Callable[..., Path], tmp_path: Path, together: bool) -> None:
+def test_threads_are_recorded(build: Callable[..., Path], tmp_path: Path, together: bool) -> None:
     program = build(THREADS, "-pthread")
     trace = tmp_path / "threads.trace"
     done = nearfar("-o", trace, "--", program, *["together"] * together)
@@ -138,7 +138,7 @@ def test_threads(build: Callable[..., Path], tmp_path: Path, together: bool) -> 
         gaps[thread] += instr
         if kind == LOAD and cells <= addr < cells + 8 * 512:
             seen[thread, (addr - cells) // 512] += 1
-    # Each thread has its own index, even where QEMU used a number again.
+    # Each thread has its own index, even if QEMU reuses its own number of a thread.
     assert seen == {(i + 1, i): 1000 * (i + 1) for i in range(8)}
     threads = info(trace)["threads"]
     assert [t["index"] for t in threads] == list(range(9))
@@ -173,7 +173,9 @@ int main(void) {
 @needs_qemu
 @needs_cc
 @pytest.mark.parametrize("follow", [False, True])
-def test_fork(build: Callable[..., Path], tmp_path: Path, follow: bool) -> None:
+def test_a_forked_child_is_recorded_only_with_follow_forks(
+    build: Callable[..., Path], tmp_path: Path, follow: bool
+) -> None:
     trace = tmp_path / "fork.trace"
     done = nearfar("-o", trace, *["--follow-forks"] * follow, "--", build(FORK))
     assert done.returncode == 0, done.stderr
@@ -230,14 +232,14 @@ _start:
     lea buffer+100(%rip), %rsi
     mov $10000, %edx
     xor %eax, %eax
-    syscall                 # read 10000 of them
+    syscall                 # read 10000 bytes
     mov %r12d, %edi
     lea vector(%rip), %rsi
     mov $2, %edx
     mov $6000, %r10d
     xor %r8d, %r8d
     mov $296, %eax
-    syscall                 # pwritev two pieces at 6000
+    syscall                 # pwritev two pieces to offset 6000
     mov $60, %eax
     xor %edi, %edi
     syscall
@@ -252,7 +254,7 @@ buffer: .space 65536
 
 @needs_qemu
 @needs_cc
-def test_page_cache(build: Callable[..., Path], tmp_path: Path) -> None:
+def test_file_io_is_recorded_in_the_page_cache(build: Callable[..., Path], tmp_path: Path) -> None:
     program = build(READER, *ALONE, suffix=".s")
     data = tmp_path / "data"
     data.write_bytes(bytes(20000))
@@ -266,7 +268,7 @@ def test_page_cache(build: Callable[..., Path], tmp_path: Path) -> None:
     buffer = user[0] - 100
     assert buffer % 4096 == 0
     assert [row[:3] for row in rows] == [
-        # read(fd, buffer + 100, 10000): a page of the file, then where it was copied to
+        # read(fd, buffer + 100, 10000): each page of the file, then the destination
         (base, KERNEL_LOAD, 4096),
         (buffer + 100, KERNEL_STORE, 3996),
         (buffer + 4096, KERNEL_STORE, 100),
@@ -275,7 +277,7 @@ def test_page_cache(build: Callable[..., Path], tmp_path: Path) -> None:
         (buffer + 8192, KERNEL_STORE, 100),
         (base + 8192, KERNEL_LOAD, 1808),
         (buffer + 8292, KERNEL_STORE, 1808),
-        # pwritev at 6000: what is copied, then the page of the file
+        # pwritev at 6000: the source, then each page of the file
         (buffer + 4096, KERNEL_LOAD, 1000),
         (buffer + 8192, KERNEL_LOAD, 1192),
         (base + 6000, KERNEL_STORE, 2192),
@@ -285,7 +287,7 @@ def test_page_cache(build: Callable[..., Path], tmp_path: Path) -> None:
 
 
 @needs_qemu_arm
-def test_aarch64(tmp_path: Path) -> None:
+def test_every_record_of_a_known_aarch64_loop(tmp_path: Path) -> None:
     program = tmp_path / "arm"
     program.write_bytes(aarch64_program())
     program.chmod(0o755)
@@ -300,7 +302,7 @@ def test_aarch64(tmp_path: Path) -> None:
 
 
 @needs_qemu
-def test_gzip_and_streams(tmp_path: Path) -> None:
+def test_a_real_program_keeps_its_streams_and_has_every_kind_of_record(tmp_path: Path) -> None:
     text = b"what is near and what is far\n" * 5000
     trace = tmp_path / "gzip.trace"
     packed = subprocess.run(["gzip", "-c"], input=text, capture_output=True, check=True).stdout
@@ -314,7 +316,7 @@ def test_gzip_and_streams(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout == text
     found = info(trace)
     assert found["records"] == records(trace).num_rows > 100_000
-    # Only virtual machines have the last.
+    # Only traces of virtual machines have kernel-fetch.
     kinds = set(dict(declared.names.KIND)) - {"kernel-fetch"}
     assert set(found["records_by_kind"]) == kinds
     kinds = Counter(records(trace)["kind"].to_pylist())

@@ -1,4 +1,4 @@
-"""Captures that are interrupted, killed or out of disk: what is finished stays."""
+"""A capture that is interrupted, killed or out of disk space keeps its finished parts."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from capturing import (
     needs_qemu,
     records,
 )
+from chaos_commands import alive
 from conftest import HANG, until
 
 CRASH = r"""
@@ -36,7 +37,7 @@ int main(void) {
 
 @needs_qemu
 @needs_cc
-def test_crash(build: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_crash_leaves_an_incomplete_trace(build: Callable[..., Path], tmp_path: Path) -> None:
     trace = tmp_path / "crash.trace"
     done = nearfar("-o", trace, "--", build(CRASH))
     assert done.returncode == 1
@@ -59,14 +60,14 @@ int main(void) {
 
 
 class Running:
-    """A capture of a program that never ends; `program` is its process."""
+    """A running capture of an executable that prints its process id, stored in `program`."""
 
     def __init__(
-        self, trace: Path, program: Path, part: bool = True, words: Sequence[str] = ()
+        self, trace: Path, executable: Path, await_part: bool = True, options: Sequence[str] = ()
     ) -> None:
         self.trace = trace
         self.capture = subprocess.Popen(
-            [*NEARFAR, "capture", *words, "-o", str(trace), "--", str(program)],
+            [*NEARFAR, "capture", *options, "-o", str(trace), "--", str(executable)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -74,34 +75,26 @@ class Running:
         )
         assert self.capture.stdout is not None
         self.program = int(self.capture.stdout.readline())
-        # Wait for a finished part, so that there is something to keep. It is one once it is listed.
-        if part:
+        if await_part:
             until(lambda: info(trace)["parts"], "a finished part")
-
-    def program_is_alive(self) -> bool:
-        try:
-            stat = Path(f"/proc/{self.program}/stat").read_text()
-        except FileNotFoundError:
-            return False
-        return stat.rsplit(") ", 1)[1][0] not in "ZX"
 
 
 @needs_qemu
 @needs_cc
-@pytest.mark.parametrize("whom", ["group", "capture"])
+@pytest.mark.parametrize("receiver", ["group", "capture"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupt(
-    build: Callable[..., Path], tmp_path: Path, whom: str, number: signal.Signals
+def test_an_interrupted_capture_ends_its_program_and_keeps_its_records(
+    build: Callable[..., Path], tmp_path: Path, receiver: str, number: signal.Signals
 ) -> None:
     run = Running(tmp_path / "ever.trace", build(FOREVER))
-    if whom == "group":
+    if receiver == "group":
         os.killpg(run.capture.pid, number)
     else:
         run.capture.send_signal(number)
     _, stderr = run.capture.communicate(timeout=HANG)
     assert run.capture.returncode == 130, stderr
     assert "Traceback" not in stderr
-    assert not run.program_is_alive()
+    assert not alive(run.program)
     found = info(run.trace)
     assert not found["complete"] and found["incomplete_reason"] == "interrupted"
     assert found["records"] == records(run.trace).num_rows > 0
@@ -130,23 +123,23 @@ int main(void) {
 
 @needs_qemu
 @needs_cc
-@pytest.mark.parametrize("whom", ["group", "capture"])
+@pytest.mark.parametrize("receiver", ["group", "capture"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_program_has_the_time_to_save(
-    build: Callable[..., Path], tmp_path: Path, whom: str, number: signal.Signals
+def test_a_program_may_run_on_after_a_signal(
+    build: Callable[..., Path], tmp_path: Path, receiver: str, number: signal.Signals
 ) -> None:
-    """It receives the signal once, whoever sends it, and is recorded to its end; after SIGTERM, as
-    services get it, the trace is complete."""
-    run = Running(tmp_path / "saves.trace", build(SAVES), part=False)
-    if whom == "group":
+    """The program gets the signal once, even if its whole process group does, and is recorded to
+    its end. SIGTERM is the normal end of a service, so its trace is complete."""
+    run = Running(tmp_path / "saves.trace", build(SAVES), await_part=False)
+    if receiver == "group":
         os.killpg(run.capture.pid, number)
     else:
         run.capture.send_signal(number)
     stdout, stderr = run.capture.communicate(timeout=HANG)
-    whole = number == signal.SIGTERM
-    assert stdout == "1 signals\n" and run.capture.returncode == (0 if whole else 130), stderr
-    assert info(run.trace)["complete"] is whole
-    assert info(run.trace)["incomplete_reason"] == (None if whole else "interrupted")
+    complete = number == signal.SIGTERM
+    assert stdout == "1 signals\n" and run.capture.returncode == (0 if complete else 130), stderr
+    assert info(run.trace)["complete"] is complete
+    assert info(run.trace)["incomplete_reason"] == (None if complete else "interrupted")
 
 
 LEAVES = r"""
@@ -167,10 +160,11 @@ int main(void) {
 
 @needs_qemu
 @needs_cc
-def test_a_service_that_leaves_a_child_is_not_whole(
+def test_a_service_that_leaves_a_child_running_gives_an_incomplete_trace(
     build: Callable[..., Path], tmp_path: Path
 ) -> None:
-    run = Running(tmp_path / "leaves.trace", build(LEAVES), False, ["--follow-forks"])
+    options = ["--follow-forks"]
+    run = Running(tmp_path / "leaves.trace", build(LEAVES), await_part=False, options=options)
     run.capture.send_signal(signal.SIGTERM)
     _, stderr = run.capture.communicate(timeout=HANG)
     assert run.capture.returncode == 130, stderr
@@ -179,48 +173,48 @@ def test_a_service_that_leaves_a_child_is_not_whole(
 
 @needs_qemu
 @needs_cc
-def test_control_c_at_a_terminal(build: Callable[..., Path], tmp_path: Path) -> None:
-    words = [*NEARFAR, "capture", "-o", str(tmp_path / "t.trace"), "--", str(build(SAVES))]
+def test_ctrl_c_waits_for_the_program(build: Callable[..., Path], tmp_path: Path) -> None:
+    command = [*NEARFAR, "capture", "-o", str(tmp_path / "t.trace"), "--", str(build(SAVES))]
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(words[0], words)
-    said = b""
+        os.execv(command[0], command)
+    output = b""
     with contextlib.suppress(OSError):
         while more := os.read(terminal, 1 << 16):
-            if b"\n" in more and b"\n" not in said:
+            if b"\n" in more and b"\n" not in output:
                 os.write(terminal, b"\x03")
-            said += more
+            output += more
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     os.close(terminal)
-    assert b"1 signals" in said and code == 130, said
-    assert b"waiting for the program to end" in said
+    assert b"1 signals" in output and code == 130, output
+    assert b"waiting for the program to end" in output
 
 
 @needs_qemu
 @needs_cc
-def test_a_second_signal_ends_what_does_not_end(build: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_second_signal_kills_the_program(build: Callable[..., Path], tmp_path: Path) -> None:
     run = Running(tmp_path / "ever.trace", build(APART))
     run.capture.send_signal(signal.SIGINT)
     time.sleep(0.3)
-    assert run.program_is_alive()
+    assert alive(run.program)
 
-    def ends() -> bool:
-        # Again and again: a signal that comes while the one before it is pending is lost.
+    def ended() -> bool:
+        # Repeated, because a signal is lost while an earlier one is pending.
         run.capture.send_signal(signal.SIGINT)
         time.sleep(0.3)
         return run.capture.poll() is not None
 
-    until(ends, "the end of the capture")
+    until(ended, "the end of the capture")
     _, stderr = run.capture.communicate(timeout=HANG)
     assert run.capture.returncode == 130 and "Traceback" not in stderr, stderr
-    assert not run.program_is_alive()
+    assert not alive(run.program)
     assert info(run.trace)["incomplete_reason"] == "interrupted"
 
 
 @needs_qemu
 @needs_cc
-def test_program_killed(build: Callable[..., Path], tmp_path: Path) -> None:
-    run = Running(tmp_path / "ever.trace", build(FOREVER), part=False)
+def test_sigkill_leaves_an_incomplete_trace(build: Callable[..., Path], tmp_path: Path) -> None:
+    run = Running(tmp_path / "ever.trace", build(FOREVER), await_part=False)
     time.sleep(0.3)
     os.kill(run.program, signal.SIGKILL)
     _, stderr = run.capture.communicate(timeout=HANG)
@@ -230,6 +224,7 @@ def test_program_killed(build: Callable[..., Path], tmp_path: Path) -> None:
     assert found["records"] == records(run.trace).num_rows > 0
 
 
+#: Ignores signals in a session of its own; "user" or "idle" in its name selects what it does.
 APART = r"""
 #include <signal.h>
 #include <stdio.h>
@@ -252,15 +247,17 @@ int main(int argc, char **argv) {
 @needs_qemu
 @needs_cc
 @pytest.mark.parametrize("name", ["together", "busy", "idle", "idle-user"])
-def test_capture_killed(build: Callable[..., Path], tmp_path: Path, name: str) -> None:
-    """The program ends with it, wherever it has gone: nobody would record it any more."""
+def test_a_killed_capture_ends_its_program(
+    build: Callable[..., Path], tmp_path: Path, name: str
+) -> None:
+    """A program that nothing records must end, even in another session or as another user."""
     program = tmp_path / name
     shutil.copy(build(FOREVER if name == "together" else APART), program)
     run = Running(tmp_path / "ever.trace", program)
     run.capture.kill()
     run.capture.wait(timeout=HANG)
     try:
-        until(lambda: not run.program_is_alive(), "the end of the program")
+        until(lambda: not alive(run.program), "the end of the program")
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(run.program, signal.SIGKILL)
@@ -274,10 +271,10 @@ def test_capture_killed(build: Callable[..., Path], tmp_path: Path, name: str) -
 
 @needs_qemu
 @needs_cc
-def test_a_trace_stays_until_there_is_one_to_replace_it(
+def test_an_earlier_trace_stays_until_a_new_one_replaces_it(
     build: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """A program that cannot be started, and a kill before the first part, lose no earlier trace."""
+    """Even if the program cannot start, or the capture is killed before its first part."""
     trace = tmp_path / "ever.trace"
     done = nearfar("-o", trace, "--", "/bin/true")
     assert done.returncode == 0, done.stderr
@@ -290,7 +287,8 @@ def test_a_trace_stays_until_there_is_one_to_replace_it(
     assert info(trace) == before and records(trace).num_rows == before["records"]
     kept = tmp_path / ".ever.trace.replaced"
     assert not kept.exists()
-    run = Running(trace, build(FOREVER), part=False, words=["--force", "--max-refs", "1000"])
+    options = ["--force", "--max-refs", "1000"]
+    run = Running(trace, build(FOREVER), await_part=False, options=options)
     run.capture.kill()
     run.capture.wait(timeout=HANG)
     assert info(trace)["records"] == 0 and not info(trace)["complete"]
@@ -302,7 +300,7 @@ def test_a_trace_stays_until_there_is_one_to_replace_it(
 
 @needs_qemu
 @needs_cc
-def test_full_disk(build: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_full_disk_ends_capture_and_program(build: Callable[..., Path], tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     mounted = subprocess.run(
@@ -318,16 +316,12 @@ def test_full_disk(build: Callable[..., Path], tmp_path: Path) -> None:
         assert done.returncode == 2
         errors = [line for line in done.stderr.splitlines() if "error:" in line]
         assert len(errors) == 1 and str(trace) in errors[0] and "free some space" in errors[0]
-        assert not Running.program_is_alive(_Program(int(done.stdout)))  # type: ignore[arg-type]
+        assert not alive(int(done.stdout))
     finally:
         subprocess.run(["umount", small], check=True)
 
 
-class _Program:
-    def __init__(self, program: int) -> None:
-        self.program = program
-
-
+#: A preloaded library that logs calls of fdatasync and rename to the file FLUSHES.
 FLUSHES = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -360,18 +354,17 @@ int rename(const char *from, const char *to) {
 
 @needs_qemu
 @needs_cc
-def test_what_is_finished_is_on_the_disk(build: Callable[..., Path], tmp_path: Path) -> None:
-    """Every file is flushed before the trace says that it is complete, and then its folder."""
+def test_files_are_flushed_before_completion(build: Callable[..., Path], tmp_path: Path) -> None:
     log, trace = tmp_path / "log", tmp_path / "true.trace"
     library = build(FLUSHES, "-shared", "-fPIC", "-ldl")
     preloaded = {**os.environ, "LD_PRELOAD": str(library), "FLUSHES": str(log)}
     done = nearfar("-o", trace, "--", "/bin/true", env=preloaded)
     assert done.returncode == 0, done.stderr
     steps = [line.split(" ", 1) for line in log.read_text().splitlines()]
-    listed = ["rename", str(trace / ".trace.json.partial")]
-    complete = max(at for at, step in enumerate(steps) if step == listed)
-    last = steps.index(["rename", str(trace / ".part-00000.parquet.partial")])
-    flushed = {Path(path).name for step, path in steps[last:complete] if step == "flush"}
+    rename_json = ["rename", str(trace / ".trace.json.partial")]
+    complete = max(at for at, step in enumerate(steps) if step == rename_json)
+    part_renamed = steps.index(["rename", str(trace / ".part-00000.parquet.partial")])
+    flushed = {Path(path).name for step, path in steps[part_renamed:complete] if step == "flush"}
     files = {"part-00000.parquet", ".regions.parquet.partial", ".trace.json.partial"}
     assert flushed == files
-    assert ["flush", str(trace)] in steps[complete:]
+    assert ["flush", str(trace)] in steps[complete:], "the folder is flushed last"

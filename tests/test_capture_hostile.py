@@ -1,4 +1,4 @@
-"""A program that finds the memory that it shares with the capture, and writes to it."""
+"""A captured program that writes to the memory that it shares with the capture."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ static volatile long cell;
 static char *what;
 static int is(const char *name) { return !strcmp(what, name); }
 static void work(int turns) { for (int i = 0; i < turns; i++) (void)cell; }
-/* Fill the first ring, again and again, while it is read. */
+/* Fill the first ring repeatedly while the capture reads it. */
 static void fill(uint64_t *ring, const uint64_t *words, int count) {
     for (int turn = 0; turn < 20; turn++)
         for (int i = 0; i + count <= 1 << 17; i += count) memcpy(ring + i, words, 8 * count);
 }
 int main(int argc, char **argv) {
-    /* QEMU shows its own idea of /proc/self/maps, but not of this one. */
+    /* QEMU emulates /proc/self/maps, but not this file. */
     FILE *maps = fopen("/proc/thread-self/maps", "r");
     char line[4096];
     unsigned char *start = 0, *end = 0;
@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
     work(2000000);
     uint32_t *header = (uint32_t *)start;
     uint64_t *slot = (uint64_t *)(start + 4096);
-    /* Behind all slots and blocks, 2048 rings of 1 MiB. */
+    /* The last part of the memory: 2048 rings of 1 MiB. */
     uint64_t *ring = (uint64_t *)(end - (2048L << 20));
     uint64_t control = 1UL << 63, transfer = control | 121UL << 56, event = control | 122UL << 56;
     if (is("zeros")) memset(start, 0, 4096);
@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
     _exit(0);
 }
 """
-#: What is done to the memory, and whether the trace can be anything but whole then.
+#: Attacks on the memory, and whether they make the trace incomplete.
 ATTACKS = {
     "nothing": False,
     "truncate": False,
@@ -88,12 +88,12 @@ ATTACKS = {
     "long": True,
     "maps": True,
 }
-#: What is written to the ring matters only if something is read there later.
+#: Attacks on the ring, which have an effect only if the capture reads the ring later.
 WITHIN = ("transfers", "long", "maps")
 
 
-#: Runs a command and writes the most KiB that it had. The kernel counts what starts a process, too,
-#: and a worker of the tests may be large.
+#: Runs a command and writes its peak resident KiB to a file. A process's peak includes that of its
+#: parent before exec, so a small process starts the command, not a large test worker.
 PEAK = """
 import pathlib, resource, subprocess, sys
 code = subprocess.call(sys.argv[2:])
@@ -107,10 +107,10 @@ sys.exit(code)
 @needs_cc
 @pytest.mark.parametrize("then", ["works on", "ends"])
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_what_was_recorded_stays(
+def test_records_before_an_attack_are_kept(
     build: Callable[..., Path], tmp_path: Path, attack: str, then: str
 ) -> None:
-    """The trace can be read and says what is missing; the capture takes little memory and ends."""
+    """The trace is readable and says what is missing; the capture ends and uses little memory."""
     trace = tmp_path / "a.trace"
     words = [attack] if then == "works on" else [attack, then]
     program = build(HOSTILE)
@@ -129,7 +129,7 @@ def test_what_was_recorded_stays(
     assert code == (0 if found["complete"] else 1), text
     assert int((tmp_path / "peak").read_text()) < 1 << 20, "more than 1 GiB"
     look(trace, verify=True, reuse=False, heatmap=False)
-    # What it did before.
+    # The references before the attack.
     assert found["records"] == records(trace).num_rows > 2_000_000
     if attack in WITHIN and then == "ends":
         return

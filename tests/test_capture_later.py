@@ -1,4 +1,4 @@
-"""Recording that begins after the program, or ends before it: real programs under the real QEMU."""
+"""Recording that begins later than the program or ends earlier, with real programs and QEMU."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from capturing import (
 )
 from conftest import HANG, until
 
-#: Writes one array, says where both are, waits for a line; then writes the other one until the
-#: next line. Before that it maps, writes and unmaps a range.
+#: Maps, writes and unmaps a range; writes `early`, prints the addresses and waits for a line; then
+#: writes `late` until the next line.
 PHASES = r"""
 #include <poll.h>
 #include <stdio.h>
@@ -62,9 +62,9 @@ def test_a_signal_begins_the_recording(build: Callable[..., Path], tmp_path: Pat
     ) as run:  # fmt: skip
         assert run.stdin and run.stdout and run.stderr
         early, late, gone = (int(word, 16) for word in run.stdout.readline().split())
-        said = run.stderr.readline()
-        found = re.search(r"recording begins on SIGUSR1: kill -USR1 (\d+)", said)
-        assert found and int(found[1]) == run.pid, said
+        line = run.stderr.readline()
+        found = re.search(r"recording begins on SIGUSR1: kill -USR1 (\d+)", line)
+        assert found and int(found[1]) == run.pid, line
         run.send_signal(signal.SIGUSR1)
         run.stdin.write("\n")
         run.stdin.flush()
@@ -77,7 +77,7 @@ def test_a_signal_begins_the_recording(build: Callable[..., Path], tmp_path: Pat
     stores = [addr for addr, kind, *_ in columns(trace) if kind == STORE]
     assert not any(within(addr, early) for addr in stores)
     assert sum(within(addr, late) for addr in stores) > BYTES / 8
-    # What was mapped before is known: the program's own file, and what is there no more.
+    # Earlier mappings are in the trace: the program's own file, and the range that is unmapped.
     known = regions(trace)
     image = [
         r for r in known if r["event"] == "map" and r["addr"] <= late < r["addr"] + r["length"]
@@ -131,7 +131,7 @@ def test_a_recording_that_never_began_is_incomplete(
         (["--stop-after", "10", "--max-refs", "10"], "--stop-after: conflicts with --max-refs"),
     ],
 )
-def test_what_cannot_be_is_one_line(words: list[str], says: str, tmp_path: Path) -> None:
+def test_bad_options_are_an_error_of_one_line(words: list[str], says: str, tmp_path: Path) -> None:
     done = nearfar(*words, "-o", tmp_path / "t.trace", "--", "true")
     assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "t.trace").exists()

@@ -1,4 +1,4 @@
-"""Programs that give up their user or their root: recorded on, or the trace says from where not."""
+"""Programs that change user, root or namespace are recorded, or the trace says until where."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ int main(int argc, char **argv) {
 
 
 def waits(process: int) -> bool:
-    """Whether the first thread of a process waits."""
+    """Whether the first thread of a process sleeps."""
     stat = Path(f"/proc/{process}/stat").read_text()
     return stat.rsplit(") ", 1)[1][0] == "S"
 
@@ -54,7 +54,7 @@ def waits(process: int) -> bool:
 def test_a_receiver_that_stalls_loses_nothing(
     build: Callable[..., Path], tmp_path: Path, what: str
 ) -> None:
-    """The program waits for it, however it has changed, and longer than it looks at a time."""
+    """A full ring makes the program wait, also after its privileges have changed."""
     trace = tmp_path / "drop.trace"
     command = [*NEARFAR, "capture", "-o", trace, "--", build(DROP), what, tmp_path]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -62,7 +62,7 @@ def test_a_receiver_that_stalls_loses_nothing(
     addr, program = run.stdout.readline().split()
     run.send_signal(signal.SIGSTOP)
     until(lambda: waits(int(program)), "a program without room")
-    time.sleep(1)
+    time.sleep(1)  # longer than the program waits between checks for room
     run.send_signal(signal.SIGCONT)
     _, stderr = run.communicate(timeout=HANG)
     assert run.returncode == 0 and info(trace)["complete"], stderr
@@ -73,7 +73,7 @@ def test_a_receiver_that_stalls_loses_nothing(
 
 @pytest.fixture
 def hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plugin where only root can go."""
+    """The plugin in a folder that only root can enter."""
     folder = tmp_path / "hidden"
     folder.mkdir(0o700)
     plugin = folder / "a, b.so"
@@ -111,7 +111,7 @@ def test_exec_after_a_change_of_user(tmp_path: Path, capfd: pytest.CaptureFixtur
 def test_exec_and_fork_after_a_change_of_user(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """One program after the other: each hands on what the next one needs."""
+    """Each program passes on the descriptors that the next exec needs."""
     words = "cd /; id -u; sh -c 'exec id -g'; exec echo end"
     outcome = capture.run(
         ["/bin/sh", "-c", f'{" ".join(DROPS)} sh -c "{words}"; id -u'],
@@ -128,8 +128,7 @@ def test_exec_and_fork_after_a_change_of_user(
 @needs_root
 @needs_qemu
 @pytest.mark.parametrize("mounts", [[], ["--mount-proc"]])
-def test_a_namespace_of_processes(tmp_path: Path, mounts: list[str]) -> None:
-    """Its first process has the number 1 there."""
+def test_a_process_in_a_new_pid_namespace_is_recorded(tmp_path: Path, mounts: list[str]) -> None:
     trace = tmp_path / "a.trace"
     command = ["unshare", "--pid", *mounts, "--fork", "sh", "-c", "echo $$; exec echo end"]
     done = nearfar("--follow-forks", "-o", trace, "--", *command)
@@ -139,7 +138,7 @@ def test_a_namespace_of_processes(tmp_path: Path, mounts: list[str]) -> None:
 
 @needs_root
 @needs_qemu
-def test_a_change_that_changes_nothing_leaves_no_descriptors(tmp_path: Path) -> None:
+def test_a_change_to_the_same_user_leaves_no_descriptors_open(tmp_path: Path) -> None:
     trace = tmp_path / "a.trace"
     done = nearfar(
         "-o", trace, "--", "setpriv", "--reuid=0", "--clear-groups", "ls", "/proc/self/fd"
@@ -167,18 +166,18 @@ text: .ascii "hello\\n"
 @needs_qemu
 @needs_cc
 @pytest.mark.parametrize("what", ["root", "unreadable", "closed"])
-def test_what_cannot_be_followed_runs_on(
+def test_a_program_that_cannot_be_followed_runs_unrecorded(
     build: Callable[..., Path], tmp_path: Path, root: Path, what: str
 ) -> None:
-    """And the trace says from where on something is missing."""
+    """The trace says after which record the program is missing."""
     program = root / "hello"
     shutil.copy(build(HELLO, "-nostdlib", "-static", "-no-pie", suffix=".s"), program)
     program.chmod(0o711 if what == "unreadable" else 0o755)
     command, why, named = {
-        # Nothing of QEMU is there.
+        # The new root has no QEMU.
         "root": (["chroot", root, "/hello"], "out of its reach", "/hello"),
         "unreadable": ([*DROPS, program], "cannot be read", program),
-        # What was held for it is closed by the program.
+        # The program closes the descriptors that are kept for QEMU.
         "closed": (
             [*DROPS, "bash", "-c", f"exec 1020<&- 1021<&- 1022<&- 1023<&-; exec {program}"],
             "out of its reach",

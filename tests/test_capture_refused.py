@@ -1,4 +1,4 @@
-"""Programs and options that cannot be captured, and tools that are missing: one clear line."""
+"""Programs and options that cannot be captured, and missing tools, are an error of one line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BAD_PROGRAMS = [
 
 
 @pytest.mark.parametrize(("content", "message"), BAD_PROGRAMS)
-def test_bad_program(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_bad_program_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     program = tmp_path / "program"
     program.write_bytes(content)
     program.chmod(0o755)
@@ -56,7 +56,7 @@ def test_bad_program(tmp_path: Path, content: bytes, message: str) -> None:
     assert not (tmp_path / "x.trace").exists()
 
 
-def test_missing_program(tmp_path: Path) -> None:
+def test_a_missing_program_is_refused(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.write_bytes(elf(62))
     for command, message in [
@@ -74,7 +74,7 @@ def test_missing_program(tmp_path: Path) -> None:
 
 
 @needs_qemu
-def test_options_that_do_not_fit(tmp_path: Path) -> None:
+def test_options_that_contradict_the_program_or_the_output_are_refused(tmp_path: Path) -> None:
     true = shutil.which("true")
     done = nearfar("--arch", "aarch64", "-o", tmp_path / "x.trace", "--", true)
     if os.uname().machine == "x86_64":
@@ -86,7 +86,7 @@ def test_options_that_do_not_fit(tmp_path: Path) -> None:
     assert nearfar("--force", "-o", trace, "--", true).returncode == 0
 
 
-def test_missing_qemu(tmp_path: Path) -> None:
+def test_a_missing_qemu_is_an_error_that_names_the_package(tmp_path: Path) -> None:
     program = tmp_path / "arm"
     program.write_bytes(aarch64_program())
     program.chmod(0o755)
@@ -97,7 +97,7 @@ def test_missing_qemu(tmp_path: Path) -> None:
     assert not (tmp_path / "x.trace").exists()
 
 
-def test_missing_loader(tmp_path: Path) -> None:
+def test_a_program_whose_loader_is_missing_is_refused(tmp_path: Path) -> None:
     name = b"/no/such/ld.so\0"
     head = b"\x7fELF\x02\x01\x01" + bytes(9)
     head += struct.pack("<HHIQQQIHHHHHH", 3, 183, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
@@ -110,7 +110,7 @@ def test_missing_loader(tmp_path: Path) -> None:
     assert raised.value.exit_code == 3
 
 
-def test_probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_probe_names_tools_and_fixes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = {probe.name: probe for probe in capture.probe()}
     assert set(found) == {"qemu-x86_64", "qemu-aarch64", "capture plugin", "shared memory"}
     assert found["capture plugin"].available and found["shared memory"].available
@@ -125,18 +125,18 @@ def test_probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @needs_qemu
-def test_a_program_that_closes_every_descriptor(tmp_path: Path) -> None:
+def test_a_program_that_closes_every_descriptor_is_recorded(tmp_path: Path) -> None:
     trace = tmp_path / "sh.trace"
     done = nearfar("-o", trace, "--", "/bin/sh", "-c", "exec 3<&- 4<&- 5<&- 6<&-; ls /proc/self/fd")
     assert done.returncode == 0, done.stderr
-    # 0 to 2, and the folder that ls has open: nothing of ours.
+    # 0 to 2, and the folder that ls has open; none of nearfar's.
     assert done.stdout.split() == ["0", "1", "2", "3"]
     assert info(trace)["complete"]
 
 
 @needs_qemu
-def test_a_program_that_executes_a_pipe(tmp_path: Path) -> None:
-    """It is refused, as ever, and nobody waits for the pipe's other end."""
+def test_executing_a_named_pipe_fails_as_usual(tmp_path: Path) -> None:
+    """The capture must not wait for the pipe's other end."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o755)
     done = nearfar("-o", tmp_path / "sh.trace", "--", "/bin/sh", "-c", f"exec {pipe}")
@@ -161,7 +161,7 @@ int main(int count, char **words)
 
 @needs_qemu
 @needs_cc
-def test_a_reservation_for_which_qemu_has_no_memory(
+def test_a_reservation_that_needs_too_much_memory_in_qemu_ends_the_capture(
     build: Callable[..., Path], tmp_path: Path
 ) -> None:
     """QEMU 7.2 keeps 24 bytes for each page that is mapped: 2.3 TiB for 400 TiB of addresses."""
@@ -169,7 +169,7 @@ def test_a_reservation_for_which_qemu_has_no_memory(
     if int(version.split("version ")[1].split(".")[0]) >= 8:
         pytest.skip("this QEMU keeps ranges")
     program, trace = build(RESERVE), tmp_path / "reserve.trace"
-    # Should the mapping be tried, the limit makes it fail before QEMU fills in its tables.
+    # If the mapping were tried, the limit would make it fail before QEMU fills its tables.
     limit = ["prlimit", f"--as={64 << 30}"]
     command = [*limit, *NEARFAR, "capture", "--force", "-o", str(trace), "--", str(program)]
     done = subprocess.run([*command, "16"], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""``nearfar capture --sample``: what is recorded, against a plain filter of a whole capture."""
+"""``nearfar capture --sample`` against a filtered whole capture, and the studies of a sample."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
 }
 """
 MASK = (1 << 64) - 1
-#: Blocks from one burst to the next at a share of 1, and in a burst, with fetches and without.
+#: In blocks: distance of bursts at a rate of 1, and length of a burst, with and without fetches.
 DISTANCE, BURST = 8000, {True: 5000, False: 8000}
 
 
@@ -88,12 +88,12 @@ def mix(value: int) -> int:
 
 
 def distance(rate: float) -> int:
-    """Blocks of which one burst is recorded."""
+    """Mean distance in blocks from one burst to the next."""
     return max(DISTANCE * 2**64 // int(rate * 2**64), 16 * DISTANCE)
 
 
 def bursts(rate: float, seed: int, length: int) -> Iterator[int]:
-    """Blocks at which the bursts of the first thread begin, of ``length`` blocks."""
+    """Blocks at which the first thread's bursts of ``length`` blocks begin."""
     each, number = distance(rate), 0
     while True:
         yield number * each + mix(mix(seed) ^ MASK - (number << 32)) % (each - length + 1)
@@ -103,7 +103,7 @@ def bursts(rate: float, seed: int, length: int) -> Iterator[int]:
 def kept(
     trace: Path, rate: float, seed: int, length: int
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """The records of a whole capture of one thread that a sample has, and the bursts among them."""
+    """Numbers of a whole capture's records that a sample keeps, and the bursts among those."""
     events = regions(trace)
     seen: set[tuple[str, int]] = set()
     heap = 0
@@ -154,12 +154,12 @@ def program(build: Callable[..., Path]) -> Path:
     return build(PROGRAM, "-O1", "-static")
 
 
-#: From a sixteenth on, every block has a word, fetched or not.
+#: From a rate of 1/16 on, every block has a word in the ring, even without fetches.
 @pytest.mark.parametrize(
     ("fetch", "rate"), [(True, 0.1), (False, 0.1), (True, 0.05), (False, 0.05)]
 )
-def test_is_a_filtered_capture(program: Path, tmp_path: Path, fetch: bool, rate: float) -> None:
-    """Records, gaps, events and counts: those of a whole capture that is filtered."""
+def test_equals_a_filtered_capture(program: Path, tmp_path: Path, fetch: bool, rate: float) -> None:
+    """Records, gaps, events and counts are equal."""
     seed, command = 7, [program, "9000" if rate == 0.1 else "40000"]
     whole = capture.run(command, tmp_path / "whole.trace").path
     taken = capture.run(
@@ -169,7 +169,7 @@ def test_is_a_filtered_capture(program: Path, tmp_path: Path, fetch: bool, rate:
     sample = info(taken)["source"]["sample"]
     assert (sample["rate"], sample["seed"]) == (rate, seed)
     assert len(found) >= 2
-    # What is left out adds to the gap of the next record.
+    # A record that is left out adds to the gap of the next.
     expected, start, gap = [], {}, 0
     wanted = set(chosen)
     for number, (addr, kind, size, thread, instr) in enumerate(rows):
@@ -194,12 +194,11 @@ def test_is_a_filtered_capture(program: Path, tmp_path: Path, fetch: bool, rate:
     assert sample["references"] == {kind: had["records_by_kind"][kind] for kind in kinds}
     if fetch:
         assert has["pages_by_kinds"] == had["pages_by_kinds"]
-    # A fifth of the pages would be twice as much.
+    # Twice the sampled share.
     assert has["records"] < had["records"] / 5
 
 
-def test_gives_the_curve_of_the_whole(program: Path, tmp_path: Path) -> None:
-    """Fault rates and TLB miss rates of a whole capture are in the intervals of a sample."""
+def test_intervals_hold_the_rates_of_the_whole_capture(program: Path, tmp_path: Path) -> None:
     whole = capture.run([program, "1500000"], tmp_path / "whole.trace").path
     taken = capture.run([program, "1500000"], tmp_path / "sample.trace", sample=0.4).path
     for policy in ("clock", "linux"):
@@ -212,16 +211,16 @@ def test_gives_the_curve_of_the_whole(program: Path, tmp_path: Path) -> None:
         assert len(got.rows) == len(of.rows) > 0
         for row, exact in zip(got.rows, of.rows, strict=True):
             assert row["memory_bytes"] == exact["memory_bytes"]
-            # First touches are recorded of all pages.
+            # A sample holds the first touch of every page.
             assert (row["pages"], row["zero_fills"]) == (exact["pages"], exact["zero_fills"])
             for rate in ("fault_rate", "tlb_miss_rate", "total_ns"):
                 low, high = row[f"{rate}_low"], row[f"{rate}_high"]  # type: ignore[literal-required]
                 assert low < exact[rate] < high, (rate, row, exact)  # type: ignore[literal-required]
-                # Uncertain misses are some of the few that this program has.
+                # Wide, because this program has few misses.
                 assert high - low < 0.6 * exact[rate], (rate, row, exact)  # type: ignore[literal-required]
 
 
-def test_compares_page_sizes(program: Path, tmp_path: Path) -> None:
+def test_a_sample_compares_page_sizes(program: Path, tmp_path: Path) -> None:
     """With memory for all pages, faults are exact and times have intervals."""
     whole = capture.run([program, "1500000"], tmp_path / "whole.trace").path
     taken = capture.run([program, "1500000"], tmp_path / "sample.trace", sample=0.4).path
@@ -245,14 +244,14 @@ def test_compares_page_sizes(program: Path, tmp_path: Path) -> None:
     assert answers(got)[0].startswith("Page size: at 1 GiB of memory, 2 MiB pages take ")
     assert "95 % interval" in answers(got)[0]
 
-    # With the machine's view, their times would be lower bounds.
+    # In the machine view, times of larger pages would be lower bounds.
     options |= {"view": "machine", "machine": "nvme"}
     got = paging(taken, **options)
     assert {row["page_bytes"] for row in got.rows} == {4096}
     assert answers(got)[0] == "Page size: 4 KiB; no larger one was simulated."
 
 
-def test_sizes_a_program(program: Path, tmp_path: Path) -> None:
+def test_a_sample_gives_a_programs_memory_size(program: Path, tmp_path: Path) -> None:
     """Processor time and faults are exact, waiting times lower bounds; memory is an upper bound."""
     command = [program, "150000"]
     whole = capture.run(command, tmp_path / "whole.trace").path
@@ -266,7 +265,7 @@ def test_sizes_a_program(program: Path, tmp_path: Path) -> None:
     assert (row["cpu_ns"], row["start_ns"]) == pytest.approx(
         (of["cpu_ns"], of["start_ns"]), rel=1e-5
     )
-    # What is found in a nearer level counts there.
+    # A hit in a nearer level is counted there, so only sums over levels are bounds.
     for waits in (("tlb_ns", "walk_ns"), ("cache_ns", "dram_ns")):
         least, whole_ns = (sum(one[wait] or 0 for wait in waits) for one in (row, of))  # type: ignore[literal-required]
         assert 0 < least < whole_ns
@@ -276,7 +275,7 @@ def test_sizes_a_program(program: Path, tmp_path: Path) -> None:
 
     given: Any = {"machine": "nvme", "swap": "zram"}
     full, row = (sizes.size(one, **given).rows[0] for one in (whole, taken))
-    # Large pages are advised for the whole capture.
+    # Only the whole capture is advised large pages, which add bloat.
     bloat = full["bloat_bytes"]
     assert full["peak_bytes"] - bloat == row["peak_bytes"]
     assert full["memory_bytes"] - bloat <= row["memory_bytes"] <= row["peak_bytes"]
@@ -287,7 +286,7 @@ def test_sizes_a_program(program: Path, tmp_path: Path) -> None:
         sizes.size(taken, **given, thp=True)
 
 
-def test_lowers_the_share_as_the_program_grows(build: Callable[..., Path], tmp_path: Path) -> None:
+def test_auto_lowers_the_rate_for_many_pages(build: Callable[..., Path], tmp_path: Path) -> None:
     text = """
     #include <stdlib.h>
     int main(void) {
@@ -299,22 +298,21 @@ def test_lowers_the_share_as_the_program_grows(build: Callable[..., Path], tmp_p
     program = build(text, "-static")
     taken = capture.run([program], tmp_path / "t.trace", sample="auto", fetch=False).path
     sample = info(taken)["source"]["sample"]
-    # 40,000 pages and a few: 8,192 are reached at all pages, a half and a quarter.
+    # 40,000 pages reach the limit of 8,192 sampled pages at rates of 1, 1/2 and 1/4.
     assert sample["rate"] == 1 / 8
     assert sum(info(taken)["pages_by_kinds"].values()) > 40_000
 
 
 @pytest.mark.parametrize("fetch", [True, False])
 def test_a_small_program_is_recorded_whole(tmp_path: Path, fetch: bool) -> None:
-    """Its trace is no sample: it is what a capture without ``--sample`` gives."""
+    """With ``--sample auto``, its trace equals one without ``--sample``."""
     whole = capture.run(["/bin/true"], tmp_path / "whole.trace", fetch=fetch).path
     taken = capture.run(["/bin/true"], tmp_path / "auto.trace", sample="auto", fetch=fetch).path
     assert info(taken)["source"].get("sample") is None
     assert columns(taken) == columns(whole) and regions(taken) == regions(whole)
 
 
-def test_threads_and_processes(build: Callable[..., Path], program: Path, tmp_path: Path) -> None:
-    """Counts of every thread, and the frames that a fork shares until they are written."""
+def test_every_thread_is_sampled(build: Callable[..., Path], program: Path, tmp_path: Path) -> None:
     text = r"""
     #include <pthread.h>
     #include <stdlib.h>
@@ -327,7 +325,7 @@ def test_threads_and_processes(build: Callable[..., Path], program: Path, tmp_pa
     }
     int main(void) {
       pthread_t threads[3];
-      // From now on, QEMU's code is for several threads; it is not translated again for the first.
+      // A shared mapping makes QEMU translate for threads now, not again at the first thread.
       mmap(0, 4096, 3, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
       for (int i = 0; i < 3; i++) run(malloc(500 * 4096));
       for (int i = 0; i < 3; i++) pthread_create(&threads[i], 0, run, malloc(500 * 4096));
@@ -337,7 +335,7 @@ def test_threads_and_processes(build: Callable[..., Path], program: Path, tmp_pa
     parallel = build(text, "-O1", "-static", "-pthread")
     taken = capture.run([parallel], tmp_path / "t.trace", sample=0.2).path
     made = info(taken)["source"]["sample"]["references"]
-    # Threads that wait for each other make a few more.
+    # Threads that wait for each other make some references more.
     whole = info(capture.run([parallel], tmp_path / "whole.trace").path)["records_by_kind"]
     assert made == {kind: pytest.approx(whole[kind], rel=0.01) for kind in made}
     assert made["store"] >= 120_000
@@ -375,7 +373,7 @@ def test_studies_that_need_every_reference_refuse(program: Path, tmp_path: Path)
         paging(few)
 
 
-def test_a_wrong_share_is_one_line(tmp_path: Path) -> None:
+def test_a_bad_sample_rate_is_an_error_of_one_line(tmp_path: Path) -> None:
     done = nearfar("--sample", "2", "-o", tmp_path / "t.trace", "--", "true")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Whole virtual machines are recorded by the physical addresses that the guest itself knows."""
+"""Captures of whole virtual machines, whose records have guest-physical addresses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conftest import Run, fetched, tool
 from nearfar import capture
 from nearfar.guest import Guest
 
-#: Stores into pages whose physical address it prints; one store in each crosses into the next.
+#: Stores to pages, some across the border to the next page, and prints their physical addresses.
 TOUCH = r"""
 #include <stdint.h>
 #include <stdio.h>
@@ -59,7 +59,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recorded(
     nearfar: Run, program: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, str]:
-    """The trace of a machine with memory on both sides of the hole, and its console."""
+    """The trace of a machine with memory below and above the PCI hole, and its console output."""
     fetched("x86_64")
     trace = tmp_path_factory.mktemp("vm") / "vm.trace"
     done = nearfar(
@@ -73,7 +73,7 @@ def recorded(
 
 
 def stores_of(trace: Path) -> Counter[int]:
-    """Stores of the program, by page: others can have the same page before or afterwards."""
+    """Stores by page, of the program only, since other tasks may use the same page."""
     threads = info(trace)["threads"]
     own = [one["index"] for one in threads if one.get("name", "").startswith("touch ")]
     table = records(trace)
@@ -81,8 +81,8 @@ def stores_of(trace: Path) -> Counter[int]:
     return Counter((table["addr"].filter(made).to_numpy() // 4096 * 4096).tolist())
 
 
-def test_references_are_at_the_addresses_that_the_guest_knows(recorded: tuple[Path, str]) -> None:
-    """Each page has the stores that the program made to it, those that cross included."""
+def test_records_have_the_physical_addresses_of_the_guest(recorded: tuple[Path, str]) -> None:
+    """Each page has the program's stores to it, including those from the page before."""
     trace, console = recorded
     places = [int(at, 16) for at in re.findall(r"^page \d+ at ([0-9a-f]+)", console, re.M)]
     assert len(places) == PAGES
@@ -93,8 +93,7 @@ def test_references_are_at_the_addresses_that_the_guest_knows(recorded: tuple[Pa
         assert stores[place] == 1 + 10_000 + 100 * page + crossing, page
 
 
-def test_kernel_and_program_are_told_apart(recorded: tuple[Path, str]) -> None:
-    """Kinds, regions and processors of the trace."""
+def test_kernel_and_program_have_different_kinds(recorded: tuple[Path, str]) -> None:
     trace, _ = recorded
     kinds = info(trace)["records_by_kind"]
     assert set(kinds) == {
@@ -104,12 +103,12 @@ def test_kernel_and_program_are_told_apart(recorded: tuple[Path, str]) -> None:
 
 
 def test_references_have_a_task(recorded: tuple[Path, str]) -> None:
-    """All but the first few, of the tasks that a processor had when recording began."""
+    """The exceptions are the first ones, before the first task switch of each processor."""
     trace, _ = recorded
     names = {thread["index"]: thread.get("name", "") for thread in info(trace)["threads"]}
     assert {name.split()[0] for name in names.values() if name} >= {"touch", "sh"}
     table = records(trace)
-    # Those of 4 KiB are memory that was touched before recording began.
+    # Records of 4 KiB stand for memory that was touched before recording began.
     made = table.filter(pc.less(table["size"], 4096))
     counts = Counter(made["thread"].to_pylist())
     assert sum(count for index, count in counts.items() if names[index]) > 0.9 * len(made)
@@ -131,8 +130,7 @@ def test_references_have_a_task(recorded: tuple[Path, str]) -> None:
         (["--vm", "a", "--vm-image", "debian", "--", "true"], "--vm"),
     ],
 )
-def test_what_cannot_be_recorded_is_refused(nearfar: Run, words: list[str], why: str) -> None:
-    """One line says what to do."""
+def test_bad_options_are_an_error_of_one_line(nearfar: Run, words: list[str], why: str) -> None:
     done = nearfar("capture", *words)
     assert done.returncode == 2
     assert why in done.stderr and done.stderr.count("\n") == 1
@@ -147,10 +145,9 @@ def test_what_cannot_be_recorded_is_refused(nearfar: Run, words: list[str], why:
         (["--start", "console:never", "--boot-timeout", "3s"], "true", "did not begin within 3 s"),
     ],
 )
-def test_a_machine_that_fails_says_how(
+def test_a_machine_that_fails_leaves_an_incomplete_trace_with_the_reason(
     nearfar: Run, tmp_path: Path, options: list[str], command: str, why: str
 ) -> None:
-    """The trace is kept and marked incomplete."""
     fetched("x86_64")
     trace = tmp_path / "vm.trace"
     done = nearfar(
@@ -161,8 +158,8 @@ def test_a_machine_that_fails_says_how(
 
 
 @pytest.mark.long("one more guest under TCG")
-def test_a_disk_is_read_and_not_written(tmp_path: Path) -> None:
-    """A machine of one's own, whose kernel says when to record."""
+def test_a_disk_image_is_read_and_not_written(tmp_path: Path) -> None:
+    """With a kernel and initrd of the user's, where a marker of the guest starts the recording."""
     fetched("x86_64")
     disk, archive = tmp_path / "disk.img", tmp_path / "initrd"
     disk.write_bytes(b"mark" * (1 << 18))
@@ -184,7 +181,7 @@ def test_a_disk_is_read_and_not_written(tmp_path: Path) -> None:
 
 @pytest.mark.long("one more guest under TCG")
 def test_an_aarch64_machine_is_recorded(nearfar: Run, tmp_path: Path) -> None:
-    """RAM begins at 1 GiB there."""
+    """Its RAM begins at 1 GiB."""
     fetched("aarch64")
     trace = tmp_path / "vm.trace"
     options = ("--vm-image", "debian", "--arch", "aarch64", "--by-task")
@@ -200,7 +197,7 @@ def test_an_aarch64_machine_is_recorded(nearfar: Run, tmp_path: Path) -> None:
 def test_a_sample_of_a_machine_has_all_references_to_its_pages(
     nearfar: Run, program: Path, tmp_path: Path
 ) -> None:
-    """Every page is touched; those of the sample have each of their references."""
+    """The program touches every page; sampled pages have all of its references."""
     fetched("x86_64")
     trace = tmp_path / "vm.trace"
     options = ("--vm-image", "debian", "--by-task", "--sample", "25%", "--put", program)
@@ -210,7 +207,7 @@ def test_a_sample_of_a_machine_has_all_references_to_its_pages(
     places = [int(at, 16) for at in re.findall(r"^page \d+ at ([0-9a-f]+)", done.stdout, re.M)]
     whole = [1 + 10_000 + 100 * page + (1000 if page == 0 else 2000) for page in range(PAGES)]
     counts = [stores[place] for place in places]
-    # Before, the task may have had some of them for its start.
+    # Sampled pages may have more, because the task may have used them at its start.
     more = [count - expected for count, expected in zip(counts, whole, strict=True)]
     assert 0 < sum(0 <= each < 500 for each in more) < PAGES
     assert max(more) < 500

@@ -1,4 +1,4 @@
-"""Commands killed at random points, and full disks: some rounds of ``make chaos``."""
+"""A few rounds of ``make chaos``: commands killed at random points, and full disks."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ CASES = [case.name for case in chaos.cases() if not case.slow]
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.long("kills at random points")
-def test_killed_at_random_points(case: str) -> None:
-    """Nothing lost, nothing half-written, and the command runs again."""
+def test_a_command_killed_at_random_points_loses_nothing(case: str) -> None:
+    """No result is lost or half-written, and the command can run again."""
     script = Path(chaos.__file__)
     command = [sys.executable, str(script), "--rounds", "2", "--seed", "1", case]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ended with") == 3
+    assert done.stdout.count("ended with") == 3, "two kills and a full disk"
 
 
 @needs_userfaultfd
 @needs_cc
 @pytest.mark.long("kills at random points")
 def test_processes_of_a_run_killed_at_random_points() -> None:
-    """Nobody reads anything wrong, and nobody who was not killed is gone without a line."""
+    """No process reads wrong data, and none but the victim ends without a message."""
     script = Path(chaos.__file__)
     rounds = 2 * len(chaos_run.FARS)
     command = [sys.executable, str(script), "--rounds", str(rounds), "--seed", "1", "run"]
@@ -41,15 +41,14 @@ def test_processes_of_a_run_killed_at_random_points() -> None:
     assert done.stdout.count(" killed after ") == rounds
 
 
-def test_every_command_that_leaves_a_folder_is_a_case() -> None:
-    """A command with ``-o`` that makes a result is killed, too."""
+def test_every_command_with_an_output_option_is_a_chaos_case() -> None:
     from nearfar import cli
 
-    leaves = {
+    with_output = {
         path.stem.rstrip("_")
         for path in Path(cli.__file__).parent.glob("[a-z]*.py")
         if '"-o", "--out"' in path.read_text(encoding="utf-8")
     }
-    answer = {case.name for case in chaos.cases()}
-    # Small texts, written by the one function that the others use, too.
-    assert leaves - answer <= {"advise", "apply", "machine", "run"}, leaves - answer
+    known = {case.name for case in chaos.cases()}
+    # These write only small texts, with a function that the cases use, too.
+    assert with_output - known <= {"advise", "apply", "machine", "run"}, with_output - known

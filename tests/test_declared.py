@@ -1,4 +1,4 @@
-"""What the engine declares, and what is made of it: source, signatures, help, docs."""
+"""Options and columns that the engine declares, and source, signatures, help and docs from them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SCHEMA = maker.schema()
 @pytest.mark.parametrize(
     "path, text", list(maker.files(SCHEMA)), ids=lambda value: str(value)[-40:]
 )
-def test_making_it_again_changes_nothing(path: Path, text: str) -> None:
+def test_generated_files_are_current(path: Path, text: str) -> None:
     assert path.read_text(encoding="utf-8") == text, "run `make declared`"
 
 
@@ -70,7 +70,7 @@ def test_rows_have_the_declared_columns_and_types() -> None:
     assert found.table.schema == declared.ROWS.arrow()
 
 
-def test_a_head_is_the_title_or_the_name_without_its_unit() -> None:
+def test_a_column_head_is_the_title_or_the_name_without_its_unit() -> None:
     assert declared.ROWS.heads("page_bytes", "fault_rate") == ["page", "fault rate"]
     assert declared.ROWS.head("dirty_evictions") == declared.ROWS.column("dirty_evictions").title
     assert declared.ROWS.column("fault_rate").axis == "fault rate per reference"
@@ -82,9 +82,7 @@ def test_a_head_is_the_title_or_the_name_without_its_unit() -> None:
     ("run", ["40G", "--mode", "alius"]),
     ("plan", ["--capacity", "80G"]),
 ])  # fmt: skip
-def test_a_table_is_headed_by_what_is_declared(
-    page: str, arguments: list[str], nearfar: Run
-) -> None:
+def test_printed_tables_have_declared_heads(page: str, arguments: list[str], nearfar: Run) -> None:
     rows = numa.NumaResult.columns[page]
     shown = {column.head for column in rows.columns}
     lines = nearfar("numa", page, *arguments).stdout.splitlines()
@@ -93,7 +91,7 @@ def test_a_table_is_headed_by_what_is_declared(
     assert len(texts) > 4 and set(texts) <= shown
 
 
-def test_a_function_shows_its_options() -> None:
+def test_a_functions_signature_and_docstring_have_its_options() -> None:
     shown = inspect.signature(study.paging).parameters
     assert shown["page_sizes"].default == "512,1K,...,2M"
     assert shown["storage"].default is None
@@ -102,7 +100,7 @@ def test_a_function_shows_its_options() -> None:
     assert all(len(line) < 100 for line in text.splitlines())
 
 
-def test_an_option_that_there_is_not_is_refused() -> None:
+def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(NearfarError, match="--page-size: there is no such option; .*--page-sizes"):
         nearfar.paging(DATA / "captures" / "gnugo.trace", page_size="4K")  # type: ignore[call-arg]
 
@@ -127,13 +125,13 @@ def test_help_has_every_option(nearfar: Run, command: str) -> None:
         assert f" {option['metavar'] if option['argument'] else flag} " in shown
 
 
-def test_help_lists_what_the_registry_has(nearfar: Run) -> None:
+def test_help_lists_the_names_of_a_registry(nearfar: Run) -> None:
     help_text = " ".join(nearfar("paging", "--help").stdout.split())
     names = ", ".join(name for name, _ in SCHEMA["registries"]["replacement"])
     assert f"Page replacement: {names}." in help_text
 
 
-def test_a_command_line_repeats_what_was_given() -> None:
+def test_a_command_line_repeats_options_that_are_not_defaults() -> None:
     options = [
         Option("sizes", "str", "sizes", default="1,2", metavar="SIZES"),
         Option("fast", "bool", "fast", default=False),

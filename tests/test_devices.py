@@ -1,4 +1,4 @@
-"""Devices in one table: the models by hand, and the command."""
+"""``nearfar devices``: the device models against figures by hand, and the command."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def pages(**counts: dict[int, int]) -> Pages:
     return Pages(cast("Any", rows), 200)
 
 
-def test_a_load_adds_its_time() -> None:
+def test_reads_and_writes_of_a_load_device_add_time() -> None:
     found = pages(swap_ins={100: 30}, file_rereads={100: 10}, dirty_evictions={100: 5})
     assert Device("x", LOAD, read_ns=500.0).time(found, 200) == 7.0
     assert Device("x", LOAD, read_ns=500.0).time(found, 100) == 7.0 + 40 * 500 / 1000
     assert Device("x", LOAD, write_ns=200.0).time(found, 100) == 7.0 + 5 * 200 / 1000
-    # What the device's own DRAM holds does not come from its flash.
+    # Pages in the device's own DRAM are not read from flash.
     assert Device("x", LOAD, flash_ns=100.0).time(found, 100) == 7.0 + 40 * 100 / 1000
     assert Device("x", LOAD, flash_ns=100.0, cache=100).time(found, 100) == 7.0
     assert Device("nvme", FAULT).time(found, 100) == 7.0
@@ -57,14 +57,14 @@ def test_the_cxl_ssd_switches_only_if_another_thread_runs() -> None:
     one, two = (model("cxl-ssd", host, busy=busy, ratio=2.0) for busy in (1, 2))
     assert (one.flash_ns, two.flash_ns) == (FLASH_READ_NS, SWITCH_NS)
     assert replace(one, flash_ns=0.0) == replace(two, flash_ns=0.0)
-    # A line from its DRAM, then 63 more at 20.25 GB/s.
+    # A cache line from its DRAM, then 63 more at 20.25 GB/s.
     assert one.read_ns == pytest.approx(158 + 63 * 64 / 20.25)
     alone, both = (model("dram-ssd", host, busy=busy, ratio=2.0) for busy in (1, 2))
     assert (alone.read_ns, alone.write_ns, both.write_ns) == (25_000, 200_000, 5_800)
 
 
-def test_memory_with_zram() -> None:
-    """With 300 in all, 200 hold 100 uncompressed and 200 at 2 to 1."""
+def test_zram_takes_memory_at_its_compression_ratio() -> None:
+    """Of 300 pages, a memory of 200 holds 100 uncompressed, and 200 compressed 2 to 1."""
     zram = Device("zram", ratio=2.0)
     assert zram.left(200, 300) == 100
     assert zram.with_device(100, 300) == 200
@@ -73,7 +73,7 @@ def test_memory_with_zram() -> None:
     assert Device("nvme").left(200, 300) == 200
 
 
-def test_prices() -> None:
+def test_the_cost_is_of_priced_devices_only() -> None:
     prices = Prices.parse("dram=4, nvme=0.5", ["nvme", "zram"])
     assert prices.cost(Device("nvme"), 1 << 30, 1 << 31) == 5.0
     assert prices.cost(Device("zram", ratio=2.0), 1 << 30, 1 << 31) == 4.0
@@ -85,7 +85,7 @@ def test_prices() -> None:
 
 
 def test_times_are_those_of_paging(tmp_path: Path) -> None:
-    """Of a program with 100 pages, in turn: with half of its memory it gets many of them back."""
+    """Of a program with 100 pages, which reads many of them back with half of its memory."""
     trace = tmp_path / "t.trace"
     generate("uniform", trace, refs=50_000, pages=100, seed=1)
     result = devices(trace, storage="nvme,cxl,cxl-ssd", memory="50%")
@@ -104,7 +104,7 @@ def test_times_are_those_of_paging(tmp_path: Path) -> None:
     assert nvme["needed_bytes"] + nvme["device_bytes"] == result.run["peak_bytes"]
 
 
-def test_the_command(nearfar: Run, tmp_path: Path) -> None:
+def test_the_terminal_and_the_page_show_every_device(nearfar: Run, tmp_path: Path) -> None:
     html = tmp_path / "page.html"
     done = nearfar("devices", str(REDIS), "--cost", "dram=4,nvme=0.1", "--html", html)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""``nearfar diff``: what is paired, what counts as worse, and what a CI job sees."""
+"""``nearfar diff``: pairing of rows, verdicts, and the exit code for CI."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRACE = DATA / "captures" / "gzip.trace"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Paging runs with two TLBs and two memories, tiering runs of four seeds at two costs."""
+    """Paging runs with two TLBs and two sets of memory sizes; tiering runs of four seeds."""
     folder = tmp_path_factory.mktemp("runs")
     common: dict[str, Any] = {"page_sizes": "4K,32K", "machine": "optane-ssd"}
     paging(TRACE, memory="50%,100%", **common).write(folder / "plain")
@@ -58,7 +58,7 @@ def test_paired_differences_have_the_interval_of_the_paired_t_test() -> None:
     assert other["verdict"] == "better"
 
 
-def test_seeds_that_do_not_meet_are_compared_by_welch() -> None:
+def test_runs_without_common_seeds_are_compared_by_welchs_t_test() -> None:
     draw = random.Random(4)
     a = {seed: 100 + draw.gauss(0, 3) for seed in range(5)}
     b = {seed: 104 + draw.gauss(0, 1) for seed in range(10, 17)}
@@ -83,7 +83,7 @@ def test_seeds_that_do_not_meet_are_compared_by_welch() -> None:
         ({1: None, 2: 12.0}, {1: 11.0, 2: 13.0}, "worse"),
     ],
 )
-def test_verdicts(a: dict[int, Any], b: dict[int, Any], verdict: str) -> None:
+def test_verdicts_need_significance(a: dict[int, Any], b: dict[int, Any], verdict: str) -> None:
     found = compare("x", a, b, "less")
     assert found is not None
     assert found["verdict"] == verdict
@@ -118,7 +118,7 @@ def test_rows_of_one_run_only_are_named(runs: Path) -> None:
 
 
 def test_numbers_of_one_run_only_are_named(tmp_path: Path) -> None:
-    """What became impossible has no time: that is said, not passed over."""
+    """An allocation that became impossible has no time; it is named, not ignored."""
     from nearfar.numa import alloc
 
     first = alloc(["1G", "90G"], mode=["local", "interleave"])
@@ -134,7 +134,7 @@ def test_numbers_of_one_run_only_are_named(tmp_path: Path) -> None:
     assert found.only_b == []
 
 
-def test_over_seeds(runs: Path) -> None:
+def test_a_metric_is_compared_over_all_seeds(runs: Path) -> None:
     found = diff(runs / "cheap", runs / "dear", metric=["bandwidth_mb_s", "seconds"])
     assert diff(runs / "cheap", runs / "dear", metric="bandwidth_mb_s, seconds") == found
     assert {row["pairs"] for row in found.rows} == {4}
@@ -144,14 +144,14 @@ def test_over_seeds(runs: Path) -> None:
         assert (row["relative"] < 0) == (row["metric"] == "bandwidth_mb_s")
 
 
-def test_what_the_runs_were_made_to_compare_pairs_nothing(runs: Path) -> None:
+def test_an_option_that_differs_between_the_runs_is_no_key(runs: Path) -> None:
     found = diff(runs / "tpp", runs / "ssp")
     assert found.run["differs"] == {"policy": ["tpp", "ssp"]}
     assert found.run["keys"] == ["phase"]
     assert len(found.rows) == 2
 
 
-def test_mistakes_are_one_line(runs: Path) -> None:
+def test_bad_options_are_an_error_of_one_line(runs: Path) -> None:
     def refused(*words: Any, **more: Any) -> str:
         with pytest.raises(NearfarError) as caught:
             diff(*words, **more)
@@ -164,7 +164,7 @@ def test_mistakes_are_one_line(runs: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["{", '{"study": "paging"}', "[]", '{"study": "sweep"}'])
-def test_damaged_runs_are_one_line(runs: Path, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_run_is_an_error_that_names_it(runs: Path, tmp_path: Path, damage: str) -> None:
     shutil.copytree(runs / "plain", tmp_path / "run")
     (tmp_path / "run" / "run.json").write_text(damage, encoding="utf-8")
     with pytest.raises(NearfarError) as caught:
@@ -172,7 +172,7 @@ def test_damaged_runs_are_one_line(runs: Path, tmp_path: Path, damage: str) -> N
     assert str(tmp_path / "run") in str(caught.value)
 
 
-def test_fail_above(runs: Path, nearfar: Run) -> None:
+def test_fail_above_sets_the_exit_code(runs: Path, nearfar: Run) -> None:
     found = diff(runs / "plain", runs / "small-tlb")
     worst = max(row["relative"] for row in found.rows)
     assert worst > 0
@@ -182,21 +182,21 @@ def test_fail_above(runs: Path, nearfar: Run) -> None:
     assert failed.returncode == 1
     assert "worse by more than" in failed.stderr
     assert nearfar("diff", a, b, "--fail-above", below).returncode == 0
-    # Better is no failure, however much.
+    # An improvement is no failure.
     assert nearfar("diff", b, a, "--fail-above", "0%").returncode == 0
     assert nearfar("diff", a, a, "--fail-above", "0%").returncode == 0
     assert nearfar("diff", a, b).returncode == 0
     assert nearfar("diff", a, b, "--fail-above", "much").returncode == 2
 
 
-def test_json_is_whole(runs: Path, nearfar: Run) -> None:
+def test_json_is_the_whole_result(runs: Path, nearfar: Run) -> None:
     done = nearfar("diff", runs / "plain", runs / "small-tlb", "--format", "json")
     printed = json.loads(done.stdout)
     assert printed == diff(runs / "plain", runs / "small-tlb").to_dict()
     assert all(math.isfinite(row["relative"]) for row in printed["rows"])
 
 
-def test_sweeps(tmp_path: Path) -> None:
+def test_two_sweeps_are_compared(tmp_path: Path) -> None:
     shutil.copytree(TRACE, tmp_path / "gzip.trace")
     grid = {"trace": [str(tmp_path / "gzip.trace")], "replacement": ["clock", "lru"]}
     options = {"page_sizes": "4K,32K", "memory": "50%", "storage": ["optane-ssd"],

@@ -1,8 +1,8 @@
-"""Rows of every study on the bundled captures, against digests that were recorded once.
+"""Rows of every study on the bundled captures, against recorded digests.
 
-A digest is over the values of the rows, in the columns that there were when it was recorded: not
-over ``run.json``, nor over the bytes of files. A column that is added later changes none; a value
-that changes does. After a change that is meant to change rows, record again and say why::
+A digest is of the rows' values in the columns of the time of recording, not of ``run.json`` or of
+the bytes of files. So a new column changes no digest, but a changed value does. After an intended
+change of rows, record again and say why::
 
     .venv/bin/python tests/test_digests.py
 """
@@ -31,10 +31,10 @@ CAPTURES: Final = sorted((DATA / "captures").glob("*.trace"))
 
 Rows = list[dict[str, Any]]
 
-#: Columns that hold a path or a sentence, which say nothing of what was computed.
+#: Columns that hold a path or a sentence, not a computed value.
 _TEXTS: Final = ("trace", "view", "workload", "why", "why_not", "model_reason")
 
-#: Digits of a float that count: the last ones are the C library's.
+#: Digits of a float in a digest; further ones depend on the C library.
 _DIGITS: Final = 9
 
 
@@ -45,8 +45,7 @@ def _paging(trace: Path, **options: Any) -> Rows:
 
 
 def _trace_rows(trace: Path) -> Rows:
-    """Every column of a trace, each as one row of its digest: the records must be equal, the
-    bytes of the files need not be."""
+    """A row for each column of a trace, with a digest of its values, not of the files' bytes."""
     import pyarrow.parquet
 
     found: Rows = []
@@ -76,7 +75,7 @@ def _imported() -> Rows:
 def _advice() -> Rows:
     traces = [DATA / "captures" / f"{name}.trace" for name in ("gnugo", "gzip", "pdf")]
     found = nearfar.advise(traces, machine=["optane-ssd"], storage=["optane-ssd"])
-    # What the fitted models say depends on SciPy; what was advised and simulated does not.
+    # Predictions of the fitted models depend on SciPy; advised and simulated values do not.
     return [
         {name: value for name, value in row.items() if not name.startswith("predicted")}
         for row in found.table.to_pylist()
@@ -86,12 +85,12 @@ def _advice() -> Rows:
 def _info(trace: Path) -> Rows:
     found = dict(nearfar.info(trace, heatmap=False))
     for point in found["working_set"]:
-        # Newer than these digests; null where a capture does not say when pages end.
+        # Added after these digests; null where a capture does not record when pages are unmapped.
         point.pop("resident_bytes")
     return [found]
 
 
-#: Counts of explain that are newer than its digest.
+#: Counts of explain that were added after its digest.
 _NEW: Final = ("zero_fills", "file_reads", "swap_ins", "file_rereads", "mapped")
 
 
@@ -188,7 +187,7 @@ def digest(rows: Rows, columns: list[str]) -> str:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rows_are_what_they_were(case: str) -> None:
+def test_rows_have_the_recorded_digest(case: str) -> None:
     recorded = json.loads(RECORDED.read_text())[case]
     rows = CASES[case]()
     assert len(rows) == recorded["rows"]
@@ -199,7 +198,7 @@ def test_every_case_is_recorded() -> None:
     assert set(json.loads(RECORDED.read_text())) == set(CASES)
 
 
-def test_a_value_that_changes_is_noticed() -> None:
+def test_a_digest_changes_with_a_value_and_not_with_a_new_column() -> None:
     rows = [{"faults": 7, "rate": 0.5}]
     same = digest([{"rate": 0.5, "faults": 7, "added": 1}], ["faults", "rate"])
     assert digest(rows, ["faults", "rate"]) == same

@@ -1,11 +1,12 @@
-"""The documentation is run: commands, their output, Python snippets, links, the table of commands.
+"""Run the documentation's commands and Python snippets, and check links and tables of options.
 
 A ```console block of README.md or docs/*.md holds commands (lines that begin with `$ `, continued
 by lines that begin with `> `) and the output that follows each. Commands must end with exit code 0
 unless the next command is `echo $?`. Output is standard output and error together; a line of only
 `...` stands for any lines, `...` inside a line for any text; every other shown line must be there,
-in order. A word after `console` says what a block needs (a key of NEEDS); without it the block is
-skipped, or fails where `CI` is set. ```pycon blocks are doctests. Other blocks (```sh) are not run.
+in order. A word after `console` names a need of the block (a key of NEEDS); if that is missing, the
+block is skipped, or fails where `CI` is set. ```pycon blocks are doctests. Other blocks (```sh) are
+not run.
 
 Each page runs in a folder of its own that holds the bundled captures and small inputs.
 """
@@ -35,7 +36,7 @@ import declared  # noqa: E402
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-#: What a console block may need, beyond what every machine has.
+#: What a console block may need, and whether this machine has it.
 NEEDS = {
     "qemu": lambda: all(found.available for found in _probe()),
     "guest": lambda: no_guest("x86_64") is None,
@@ -137,7 +138,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environment(tmp_path: Path, commands: str) -> dict[str, str]:
-    """`nearfar` and `python` are those under test; tables are 100 columns wide."""
+    """Variables whose PATH has the `nearfar` and `python` under test; 100 columns."""
     tools = tmp_path / "bin"
     tools.mkdir()
     python = f'exec "{sys.executable}" "$@"'
@@ -168,7 +169,7 @@ def console_cases() -> list:
 def test_commands_print_what_is_shown(
     page: Path, folder: Path, environment: dict[str, str]
 ) -> None:
-    """One folder a page, so that a block may use what the blocks before it made."""
+    """A block may use files that earlier blocks of its page made."""
     skipped = []
     for block in blocks(page):
         if block.words[:1] != ["console"]:
@@ -234,8 +235,8 @@ def test_python_prints_what_is_shown(
     assert outcome.failed == 0, "".join(report)
 
 
-def test_commands_of_other_blocks_are_not_shell_prompts() -> None:
-    """A `$ ` in a block that is not run would be a promise nobody keeps."""
+def test_blocks_that_are_not_run_have_no_shell_prompts() -> None:
+    """A `$ ` suggests that the command and its output are tested."""
     for page in PAGES:
         for block in blocks(page):
             if block.words[:1] != ["console"]:
@@ -313,7 +314,7 @@ def test_every_command_is_in_the_table_and_has_a_page(nearfar: Run) -> None:
     + ["import", "info", "paging", "report", "reproduce", "sweep"],
 )
 def test_every_option_is_in_the_page_of_its_command(command: str) -> None:
-    """By any of its names, in the page with its tables; what all share, in docs/shell.md."""
+    """By any of its names; options that all commands share, in docs/shell.md."""
     import typer
 
     from nearfar.cli import build
@@ -331,15 +332,14 @@ def test_every_option_is_in_the_page_of_its_command(command: str) -> None:
     for parameter in options:
         page = shared if parameter.name in {*SHARED, "set_"} else own
         names = parameter.opts + parameter.secondary_opts
-        answer = any(re.search(rf"(?<![\w-]){name}(?![\w-])", pages[page]) for name in names)
-        assert answer, f"{page} does not explain {' '.join(names)}"
+        found = any(re.search(rf"(?<![\w-]){name}(?![\w-])", pages[page]) for name in names)
+        assert found, f"{page} does not explain {' '.join(names)}"
 
 
-# --- licences, and what must not be in the text
+# --- licences, and paths of a machine
 
 
-def test_licences() -> None:
-    """Of crates the QEMU plugin, and nothing else, is under the GPL."""
+def test_of_crates_only_the_qemu_plugin_is_under_the_gpl() -> None:
     import tomllib
 
     plugin = ROOT / "capture" / "qemu-plugin"
@@ -356,8 +356,7 @@ def test_licences() -> None:
         assert manifest.parent != plugin or package["license"] == wanted
 
 
-def test_pages_name_no_machine() -> None:
-    """Paths of the machine a page was written on are no use to its reader."""
+def test_pages_have_no_paths_of_the_author_s_machine() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         found = re.search(r"(?<![\w.])/(home|root|work|Users)/|localhost:\d", text)
@@ -380,5 +379,5 @@ def test_pages_name_no_machine() -> None:
         (["1.5"], "1x5\n", "1.5"),
     ],
 )
-def test_missing_line(shown: list[str], printed: str, lacks: str | None) -> None:
+def test_missing_line_honours_ellipses(shown: list[str], printed: str, lacks: str | None) -> None:
     assert missing_line(shown, printed) == lacks

@@ -1,4 +1,4 @@
-"""The doctor says what is there, what is not, and how to get it."""
+"""``nearfar doctor`` says which tools are installed, which are not, and how to get them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conftest import Run
 from nearfar import doctor
 
 
-def fake(folder: Path, name: str, script: str) -> None:
+def fake_program(folder: Path, name: str, script: str) -> None:
     program = folder / name
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -27,7 +27,7 @@ def test_every_finding_has_a_reason_and_a_missing_one_a_fix() -> None:
 
 
 def test_an_absent_tool_is_missed_and_a_present_one_found(tmp_path: Path, nearfar: Run) -> None:
-    fake(tmp_path, "valgrind", 'echo "valgrind-9.9"')
+    fake_program(tmp_path, "valgrind", 'echo "valgrind-9.9"')
     done = nearfar("doctor", "--format", "json", PATH=str(tmp_path))
     assert done.returncode == 0
     found = {one["name"]: one for one in json.loads(done.stdout)["findings"]}
@@ -36,8 +36,8 @@ def test_an_absent_tool_is_missed_and_a_present_one_found(tmp_path: Path, nearfa
     assert found["pigz"]["fix"] == "sudo apt-get install pigz"
 
 
-def test_a_tool_that_does_not_work_is_not_there(tmp_path: Path, nearfar: Run) -> None:
-    fake(tmp_path, "valgrind", 'test "$1" = --version || { echo no lackey >&2; exit 1; }')
+def test_a_tool_that_does_not_work_is_not_available(tmp_path: Path, nearfar: Run) -> None:
+    fake_program(tmp_path, "valgrind", 'test "$1" = --version || { echo no lackey >&2; exit 1; }')
     done = nearfar("doctor", "--format", "json", PATH=str(tmp_path))
     found = {one["name"]: one for one in json.loads(done.stdout)["findings"]}
     assert not found["valgrind"]["available"]
@@ -45,7 +45,7 @@ def test_a_tool_that_does_not_work_is_not_there(tmp_path: Path, nearfar: Run) ->
 
 
 def test_require_decides_the_exit_code(tmp_path: Path, nearfar: Run) -> None:
-    fake(tmp_path, "pigz", "exit 0")
+    fake_program(tmp_path, "pigz", "exit 0")
     assert nearfar("doctor", "--require", "pigz", PATH=str(tmp_path)).returncode == 0
     done = nearfar("doctor", "--require", "pigz", "--require", "perf", PATH=str(tmp_path))
     assert done.returncode == 3

@@ -1,4 +1,4 @@
-"""Emitters: what they make is put to the real tools; what they cannot express they refuse."""
+"""Emitters of a page size: real tools accept the output; settings a kind lacks are refused."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SIZES = [(size.page_bytes, size.mechanism) for size in ARCHITECTURES["x86-64"]]
 LARGE = [(size, how) for size, how in SIZES if size >= 2 * MIB]
 #: Emitters of a page size; those of placement are tested in test_numa_emit.py.
 PAGES = emit.names("settable_page_bytes")
-#: Those of a machine that runs programs: test_emit_memory.py.
+#: Emitters for programs on a machine, tested in test_emit_memory.py.
 PROGRAMS = sorted({*emit.names("peak_bytes"), *emit.names("swapped_bytes"), *emit.names("regions")})
 THP = Path("/sys/kernel/mm/transparent_hugepage")
-#: A domain with settings of its own, such as people have.
+#: A realistic domain with settings that must stay.
 DOMAIN = """
 <domain type='test'>
   <name>web</name>
@@ -44,7 +44,7 @@ DOMAIN = """
 
 
 def text_of(name: str, size: int, mechanism: str) -> str | None:
-    """What an emitter makes; None where it refuses, in words that say what to do instead."""
+    """The output of an emitter; None if it refuses with advice on what to do instead."""
     try:
         return emit.emit(name, row(size, mechanism))
     except NearfarError as error:
@@ -52,7 +52,7 @@ def text_of(name: str, size: int, mechanism: str) -> str | None:
         return None
 
 
-def test_every_emitter_keeps_the_contract() -> None:
+def test_every_emitter_is_documented_and_ends_its_lines() -> None:
     for name in emit.names():
         module = emit.emitter(name)
         assert module.SUMMARY and module.SUFFIX.startswith(".")
@@ -87,14 +87,14 @@ def domain(tmp_path: Path) -> str:
 
 
 def edited(uri: str, script: str) -> list[ET.Element]:
-    """The domain as each command of a script leaves it."""
+    """The domain after each command of a script."""
     done = run("sh", "-c", script, "sh", "web", "--print-xml", LIBVIRT_DEFAULT_URI=uri)
     assert done.returncode == 0, done.stderr
     return [ET.fromstring(one) for one in re.findall(r"<domain.*?</domain>", done.stdout, re.S)]
 
 
 def same(one: ET.Element, other: ET.Element) -> bool:
-    """Whether two elements say the same."""
+    """Whether two elements are equal but for white space and the order of attributes."""
 
     def plain(element: ET.Element) -> object:
         text = (element.text or "").strip()
@@ -122,7 +122,7 @@ def test_virt_xml_sets_the_pages_and_keeps_the_rest(
     assert backing is not None
     (page,) = backing.findall("hugepages/page")
     assert page.attrib == {"size": str(size // 1024), "unit": "KiB"}
-    # The fragment that is merged by hand says the same.
+    # The fragment for merging by hand is equal.
     fragment = ET.fromstring("".join(re.findall(r"^#   (.*)$", script, re.M)))
     pages = backing.find("hugepages")
     assert pages is not None and same(fragment[0], pages)
@@ -131,7 +131,7 @@ def test_virt_xml_sets_the_pages_and_keeps_the_rest(
     assert old.findtext("memory") == "8388608"
 
 
-def test_virt_xml_changes_the_pages_that_are_there(tmp_path: Path) -> None:
+def test_virt_xml_changes_existing_pages(tmp_path: Path) -> None:
     tool("virt-xml", "virtinst")
     node = tmp_path / "node.xml"
     there = "<hugepages><page size='1' unit='GiB'/></hugepages>"
@@ -141,7 +141,7 @@ def test_virt_xml_changes_the_pages_that_are_there(tmp_path: Path) -> None:
     assert page.attrib == {"size": "2048", "unit": "KiB"}
 
 
-def test_virt_xml_sets_memory_where_asked(domain: str) -> None:
+def test_virt_xml_sets_an_advised_guest_memory(domain: str) -> None:
     tool("virt-xml", "virtinst")
     for size, how, memory in (
         (65536, "mthp", 768),
@@ -157,7 +157,7 @@ def test_virt_xml_sets_memory_where_asked(domain: str) -> None:
         assert script.count("virt-xml ") == (1 if size < 2 * MIB else 2)
 
 
-def test_virt_xml_really_changes_the_domain(domain: str) -> None:
+def test_virt_xml_redefines_the_domain(domain: str) -> None:
     tool("virt-xml", "virtinst")
     script = emit.emit("libvirt", row(2 * MIB, "thp"))
     done = run("sh", "-c", script, LIBVIRT_DEFAULT_URI=domain)
@@ -168,7 +168,7 @@ def test_virt_xml_really_changes_the_domain(domain: str) -> None:
     assert run("sh", "-c", wrong, LIBVIRT_DEFAULT_URI=domain).returncode != 0
 
 
-def test_nothing_to_set_is_said() -> None:
+def test_the_base_page_leaves_nothing_to_set() -> None:
     for name in ("libvirt", "qemu"):
         text = emit.emit(name, row(4096, "base"))
         assert "nothing to set" in text
@@ -186,10 +186,10 @@ def options_of(text: str) -> list[str]:
 
 @pytest.mark.parametrize("guest", [None, 768 * MIB])
 @pytest.mark.parametrize(("size", "mechanism"), LARGE)
-def test_qemu_takes_the_options_after_those_of_a_guest(
+def test_qemu_accepts_the_options_after_a_guests_own(
     tmp_path: Path, size: int, mechanism: str, guest: int | None
 ) -> None:
-    """A folder stands for the mount of huge pages; test_emit_guest.py has real ones."""
+    """With a folder in place of the mount of huge pages; test_emit_guest.py has a real one."""
     command = tool("qemu-system-x86_64", "qemu-system-x86")
     emitted = options_of(emit.emit("qemu", row(size, mechanism, guest_memory_bytes=guest)))
     assert emitted[0] == "-mem-path" and emitted[1].startswith("/dev/hugepages")
@@ -208,16 +208,16 @@ def test_qemu_takes_the_options_after_those_of_a_guest(
     assert "memory backend: pc.ram" in done.stdout or "memory backend: ram" in done.stdout
     memory = 96 * MIB if guest is None else max(guest, size)
     assert f"base memory: {memory}" in done.stdout, done.stdout
-    # Beside a backend of the command line's own QEMU refuses it, as the contract says.
+    # QEMU refuses the options if the command line has a memory backend, as the emitter documents.
     more = ["-object", "memory-backend-ram,id=m,size=96M", "-machine", "memory-backend=m"]
     assert start([*more, *emitted]).returncode != 0
 
 
-# --- sysfs, systemd, hugetlb: run in a folder; the kernel itself in test_emit_guest.py
+# --- sysfs, systemd, hugetlb: on a folder; on a kernel in test_emit_guest.py
 
 
 def thp_folder(root: Path, size: int, own: str, of_all: str) -> Path:
-    """The kernel's switches; the file of a page size."""
+    """Write a page size's switch and the global one; returns the former."""
     file = root / str(THP).lstrip("/") / f"hugepages-{size // 1024}kB" / "enabled"
     file.parent.mkdir(parents=True)
     file.write_text(own + "\n")
@@ -226,14 +226,14 @@ def thp_folder(root: Path, size: int, own: str, of_all: str) -> Path:
 
 
 def started(root: Path, text: str) -> None:
-    """Run a script, or the start of a unit."""
+    """Run a script, or the start command of a unit."""
     lines = command_of(text, "ExecStart") if "[Unit]" in text else text
     done = played(root, lines, RUNTIME_DIRECTORY=str(root))
     assert done.returncode == 0, done.stderr
 
 
 def stopped(root: Path, text: str) -> bool:
-    """Stop a unit; false for a script."""
+    """Run the stop command of a unit; false for a script."""
     if "[Unit]" not in text:
         return False
     stop = command_of(text, "ExecStop")
@@ -277,9 +277,7 @@ def test_transparent_pages_are_allowed_where_they_are_off(
     ],
 )
 @pytest.mark.parametrize("kind", ["sysfs", "systemd"])
-def test_4_kib_is_madvise_as_in_the_kernel_parameters(
-    tmp_path: Path, kind: str, before: str, after: str
-) -> None:
+def test_4_kib_sets_always_to_madvise(tmp_path: Path, kind: str, before: str, after: str) -> None:
     file = thp_folder(tmp_path, 65536, INHERIT, before).parents[1] / "enabled"
     text = emit.emit(kind, row(4096, "base"))
     started(tmp_path, text)
@@ -302,7 +300,7 @@ def pool_folder(root: Path, pages: int, free: int, reserved: int) -> Path:
 def test_the_pool_grows_by_what_is_not_free(
     tmp_path: Path, there: tuple[int, int, int], after: int
 ) -> None:
-    """A folder does not make pages free, so the script says that too few are, and fails."""
+    """A folder allocates no pages, so after growing the pool the script fails for lack of them."""
     file = pool_folder(tmp_path, *there)
     done = played(tmp_path, emit.emit("hugetlb", row(2 * MIB, "thp")))
     assert int(file.read_text()) == after
@@ -314,7 +312,7 @@ def test_the_pool_grows_by_what_is_not_free(
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_host_has_one_pool_for_its_machines() -> None:
+def test_a_host_has_one_pool_per_page_size_for_all_vms() -> None:
     rows = [row(2 * MIB, "thp", vm="a"), row(2 * MIB, "thp", vm="b"), row(65536, "mthp", vm="c"),
             row(1 << 30, "hugetlb", vm="d", guest_memory_bytes=3 << 30)]  # fmt: skip
     text = emit.emit_host("hugetlb", "/etc/my machine.toml", rows)
@@ -352,24 +350,24 @@ def test_sysfs_paths_are_those_of_the_running_kernel(size: int, mechanism: str) 
         else:
             if not list(THP.glob("hugepages-*kB")):
                 pytest.skip("this kernel has no multi-size THP (Linux 6.8 and later)")
-            # The kernel lists what it takes, the present one in brackets.
+            # The kernel lists the words that it accepts, with the chosen one in brackets.
             assert "madvise" in path.read_text().replace("[", " ").replace("]", " ").split()
 
 
-def test_kernel_parameters() -> None:
-    """As Documentation/admin-guide/kernel-parameters.txt of Linux 6.12 spells them."""
-    answer = {size: emit.emit("kernel-cmdline", row(size, how)).strip() for size, how in SIZES}
-    # Not `never`, which would refuse large pages to programs that ask.
-    assert answer[4096] == "transparent_hugepage=madvise"
-    assert answer[16384] == "thp_anon=16K:always"
-    assert answer[MIB] == "thp_anon=1M:always"
-    assert answer[2 * MIB] == "transparent_hugepage=always thp_anon=2M:always"
-    assert answer[1024 * MIB] == "hugepagesz=1G hugepages=1"
+def test_kernel_parameters_are_spelt_as_in_linux_6_12() -> None:
+    """By Documentation/admin-guide/kernel-parameters.txt."""
+    emitted = {size: emit.emit("kernel-cmdline", row(size, how)).strip() for size, how in SIZES}
+    # Not `never`, which would deny large pages to programs that call madvise.
+    assert emitted[4096] == "transparent_hugepage=madvise"
+    assert emitted[16384] == "thp_anon=16K:always"
+    assert emitted[MIB] == "thp_anon=1M:always"
+    assert emitted[2 * MIB] == "transparent_hugepage=always thp_anon=2M:always"
+    assert emitted[1024 * MIB] == "hugepagesz=1G hugepages=1"
     guest = row(1024 * MIB, "hugetlb", guest_memory_bytes=5 << 30)
     assert emit.emit("kernel-cmdline", guest) == "hugepagesz=1G hugepages=1\n", "its program"
 
 
-def test_what_cannot_be_set_is_refused() -> None:
+def test_a_size_that_a_tool_cannot_set_is_refused() -> None:
     for name in PAGES:
         with pytest.raises(NearfarError, match="CONFIG_ARM64_64K_PAGES"):
             emit.emit(name, row(65536, "granule", arch="aarch64"))
@@ -379,12 +377,12 @@ def test_what_cannot_be_set_is_refused() -> None:
             emit.emit(name, row(65536, "mthp"))
 
 
-def test_names_mean_nothing_to_any_tool() -> None:
+def test_hostile_vm_names_inject_nothing() -> None:
     hostile = "-a'; touch x; <b> %h\n--> & $(id) \u2028ExecStart=/bin/false"
     for name in PAGES:
-        answer = emit.emit(name, row(2 * MIB, "thp", vm=hostile))
-        assert answer.count("\n") == emit.emit(name, row(2 * MIB, "thp")).count("\n")
-        assert "%h" not in answer and "touch x" not in answer and "$(id)" not in answer
+        text = emit.emit(name, row(2 * MIB, "thp", vm=hostile))
+        assert text.count("\n") == emit.emit(name, row(2 * MIB, "thp")).count("\n")
+        assert "%h" not in text and "touch x" not in text and "$(id)" not in text
     assert re.fullmatch(r"_[A-Za-z0-9._-]+", emit.safe_name(hostile))
     assert [emit.safe_name(name) for name in ("", "..", "-x", "a-b.c")] == [
         "_",
@@ -395,7 +393,7 @@ def test_names_mean_nothing_to_any_tool() -> None:
     assert emit.file_name("qemu", hostile) == emit.safe_name(hostile) + ".args"
 
 
-def test_unknown_emitters_and_lacking_keys_are_errors() -> None:
+def test_unknown_emitters_and_missing_columns_are_errors() -> None:
     with pytest.raises(NearfarError, match="did you mean libvirt"):
         emit.emit("libvrit", row(4096, "base"))
     with pytest.raises(NearfarError, match="needs mechanism, which this study does not compute"):

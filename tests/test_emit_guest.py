@@ -1,4 +1,4 @@
-"""What emitters made, put to kernels: a pool of this machine, and a guest that boots on it."""
+"""Emitted settings on real kernels: a huge page pool of this machine, and a guest that uses it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from test_emit import options_of
 from test_emit_memory import row as program_row
 
 POOL = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
-#: With less than 512 MiB the kernel has no transparent pages, whatever its parameters say.
+#: With less than 512 MiB, the kernel turns transparent huge pages off, despite its parameters.
 MEMORY = 640 * MIB
-#: What the guest says of itself, a word and values a line.
+#: The guest's script, which prints a key and values per line.
 ASKS = """
 cd /sys/kernel/mm/transparent_hugepage
 echo all $(cat enabled)
@@ -45,7 +45,7 @@ sh /work/cgroup.sh web && echo limits $(cat web/memory.high web/memory.max)
 
 @dataclass(frozen=True)
 class Plain(Hardware):
-    """A virtual machine as people start one: memory by ``-m`` alone."""
+    """A usual virtual machine, whose memory is given by ``-m`` alone."""
 
     def options(self, architecture: Architecture) -> list[str]:
         machine, processor = architecture.machine
@@ -58,7 +58,7 @@ def free_pages() -> int:
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A mount of huge pages, of which as many are free as the script for a guest reserves."""
+    """A mount of huge pages, with the pool that the emitted script reserves for a guest."""
     if os.geteuid() != 0 or not os.access(POOL / "nr_hugepages", os.W_OK):
         pytest.skip("may not reserve huge pages here")
     folder = tmp_path_factory.mktemp("hugepages")
@@ -82,7 +82,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def somebody_else(said: str) -> None:
-    """QEMU did not start: skip if its memory is not there, for the pool is the machine's."""
+    """Explain a QEMU that did not start: skip if the shared pool has too few pages, else fail."""
     if "unable to map backing store" in said:
         pytest.skip("somebody else has taken huge pages from the pool")
     pytest.fail(said)
@@ -94,7 +94,7 @@ def options(folder: Path) -> list[str]:
     return options_of(text.replace("/dev/hugepages", str(folder)))
 
 
-def test_the_pool_of_this_machine_is_not_made_larger_twice(pool: Path) -> None:
+def test_a_pool_that_is_large_enough_does_not_grow(pool: Path) -> None:
     there = (POOL / "nr_hugepages").read_text()
     done = run("sh", "-c", emit.emit("hugetlb", row(2 * MIB, "thp")))
     assert (done.returncode, done.stderr) == (0, "")
@@ -102,7 +102,7 @@ def test_the_pool_of_this_machine_is_not_made_larger_twice(pool: Path) -> None:
 
 
 def test_the_memory_of_a_guest_is_in_huge_pages(pool: Path) -> None:
-    """QEMU stands before its first instruction; the kernel says of what pages its memory is."""
+    """Read from QEMU's smaps, before the guest's first instruction."""
     command = tool("qemu-system-x86_64", "qemu-system-x86")
     words = [command, "-S", "-display", "none", "-nodefaults", "-machine", "q35", "-m", "64M",
              "-monitor", "stdio", *options(pool)]  # fmt: skip
@@ -126,7 +126,7 @@ def test_the_memory_of_a_guest_is_in_huge_pages(pool: Path) -> None:
 
 @pytest.fixture(scope="module")
 def booted(pool: Path) -> tuple[Finished, int]:
-    """What a guest said that was started with what was emitted, and huge pages that it took."""
+    """A guest run with emitted settings, and the huge pages that it took."""
     fetched("x86_64")
     parameters = [emit.emit("kernel-cmdline", row(size, how)).strip()
                   for size, how in ((65536, "mthp"), (2 * MIB, "thp"))]  # fmt: skip
@@ -156,14 +156,14 @@ def booted(pool: Path) -> tuple[Finished, int]:
 
 
 @pytest.mark.long("a guest under TCG")
-def test_a_guest_boots_with_what_was_emitted(booted: tuple[Finished, int]) -> None:
+def test_a_guest_boots_with_emitted_settings(booted: tuple[Finished, int]) -> None:
     finished, taken = booted
     assert finished.exit_code == 0, finished.error
     said = dict(line.split(" ", 1) for line in finished.output.decode().splitlines())
     # Its kernel's parameters.
     assert said["all"] == "[always] madvise never"
     assert "[always]" in said["64K"] and int(said["faults"]) > 8 * MIB // 65536
-    # Its sysfs: what was off is on, what was allowed stays.
+    # Its sysfs: a size that was off is on, an allowed one stays.
     assert "[never]" in said["32K"] and "[madvise]" in said["32K-after"]
     assert said["64K-after"] == said["64K"]
     assert (said["pool"], said["pool-again"]) == ("3", "3")
@@ -171,5 +171,5 @@ def test_a_guest_boots_with_what_was_emitted(booted: tuple[Finished, int]) -> No
     assert said["limits"] == f"{101 * MIB} {500 * MIB}"
     assert said["refused"] == "1"
     assert b"web: write +memory to ../cgroup.subtree_control" in finished.error
-    # And its memory on the host: kernel, files and what it ran.
+    # Its memory on the host: kernel, files and the script's.
     assert 48 * MIB < taken * 2 * MIB <= MEMORY

@@ -1,4 +1,4 @@
-"""Emitters of what programs are given: limits of memory, swap, pages by mapping."""
+"""Emitters for programs: limits of memory, size of swap, huge pages by mapping."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nearfar.size import size
 
 GRAPH = DATA / "captures" / "graph.trace"
 CGROUP = Path("/sys/fs/cgroup")
-#: Where the memory controller is, and its files for the two limits.
+#: Folder of the memory controller, and its files of the two limits, by version of control groups.
 V1 = (CGROUP / "memory", ("memory.soft_limit_in_bytes", "memory.limit_in_bytes"))
 V2 = (CGROUP, ("memory.high", "memory.max"))
 
@@ -49,7 +49,7 @@ def settings(text: str) -> dict[str, str]:
 # --- limits
 
 
-def test_limits_are_of_the_answer_in_whole_mib() -> None:
+def test_limits_are_rounded_up_to_mib() -> None:
     found = settings(emit.emit("systemd-memory", row()))
     assert found == {"MemoryHigh": "101M", "MemoryMax": "500M"}
     script = emit.emit("cgroup", row())
@@ -57,7 +57,7 @@ def test_limits_are_of_the_answer_in_whole_mib() -> None:
     assert f"echo {500 * MIB} > memory.max" in script
 
 
-def test_systemd_takes_the_drop_in(tmp_path: Path) -> None:
+def test_systemd_accepts_the_drop_in(tmp_path: Path) -> None:
     command = tool("systemd-analyze", "systemd")
     folder = tmp_path / "etc/systemd/system/web.service.d"
     folder.mkdir(parents=True)
@@ -76,7 +76,7 @@ def test_systemd_takes_the_drop_in(tmp_path: Path) -> None:
 
 @pytest.fixture
 def group() -> Iterator[tuple[str, Path]]:
-    """A control group to make, below that of this process, and the folder that it will have."""
+    """Name and folder of a control group that may be made below that of this process."""
     parent, _ = V1 if V1[0].joinpath("memory.limit_in_bytes").exists() else V2
     controller = r"\d+:[\w,]*\bmemory\b[\w,]*:(.*)" if parent is V1[0] else r"0::(.*)"
     own = re.search(controller, Path("/proc/self/cgroup").read_text())
@@ -92,7 +92,7 @@ def group() -> Iterator[tuple[str, Path]]:
         folder.rmdir()
 
 
-def test_the_kernel_takes_the_limits(group: tuple[str, Path]) -> None:
+def test_the_kernel_accepts_the_limits(group: tuple[str, Path]) -> None:
     name, folder = group
     done = run("sh", "-c", emit.emit("cgroup", row()), "sh", name)
     if "write +memory" in done.stderr:
@@ -101,13 +101,13 @@ def test_the_kernel_takes_the_limits(group: tuple[str, Path]) -> None:
     _, files = V1 if folder.is_relative_to(V1[0]) else V2
     read = [int((folder / file).read_text()) for file in files]
     assert read == [101 * MIB, 500 * MIB]
-    # A group that is there is changed, and nothing else in it.
+    # An existing group is changed.
     again = run("sh", "-c", emit.emit("cgroup", row(max_bytes=250 * MIB)), "sh", name)
     assert again.returncode == 0 and int((folder / files[1]).read_text()) == 250 * MIB
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_both_versions_of_control_groups(tmp_path: Path, version: int) -> None:
+def test_limits_work_in_both_versions_of_control_groups(tmp_path: Path, version: int) -> None:
     root, files = V1 if version == 1 else V2
     folder = tmp_path / str(root / "web").lstrip("/")
     folder.mkdir(parents=True)
@@ -116,7 +116,7 @@ def test_both_versions_of_control_groups(tmp_path: Path, version: int) -> None:
     script = emit.emit("cgroup", row())
     done = played(tmp_path, script)
     if version == 2:
-        # The folder's parent does not hand on the controller.
+        # The parent group has not enabled the controller for its children.
         assert done.returncode == 1 and "write +memory to ../cgroup.subtree_control" in done.stderr
         (folder / "memory.high").touch()
         done = played(tmp_path, script)
@@ -130,17 +130,17 @@ def test_both_versions_of_control_groups(tmp_path: Path, version: int) -> None:
 
 @pytest.fixture(scope="module")
 def generator(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Debian's zram-generator, unpacked: installed it would set up swap at the next boot."""
+    """Debian's zram-generator, only unpacked, since once installed it sets up swap at boot."""
     folder = tmp_path_factory.mktemp("zram-generator")
     fetched("x86_64")
-    # As of a kernel: without what it depends on.
+    # fetch_kernel fetches a package without its dependencies.
     package = Packages("amd64").fetch_kernel(["systemd-zram-generator"])
     subprocess.run([tool("dpkg-deb", "dpkg"), "-x", package, folder], check=True)
     return folder / "lib/systemd/system-generators/zram-generator"
 
 
 def generated(generator: Path, root: Path, text: str) -> subprocess.CompletedProcess[str]:
-    """Run the generator on a root with a configuration of its own and the one that was made."""
+    """Run the generator on a root that has a configuration and the emitted one."""
     etc, out = root / "etc/systemd/zram-generator.conf.d", root / "out"
     for folder in (etc, out, root / "proc"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -156,12 +156,12 @@ def test_zram_generator_makes_the_swap(generator: Path, tmp_path: Path) -> None:
     done = generated(generator, tmp_path, text)
     assert done.returncode == 0, done.stderr
     swap = (tmp_path / "out/dev-zram0.swap").read_text()
-    assert "What=/dev/zram0" in swap and "Priority=55" in swap, "what is there stays"
+    assert "What=/dev/zram0" in swap and "Priority=55" in swap, "the configuration stays"
     wrong = generated(generator, tmp_path, text.replace("= 300", "= ramm"))
     assert wrong.returncode != 0 and "zram-size" in wrong.stderr
 
 
-def test_swap_is_for_what_does_not_fit() -> None:
+def test_the_swap_of_a_host_is_the_sum_of_swapped_bytes() -> None:
     def size(*rows: dict[str, Any]) -> str:
         return settings(emit.emit_host("zram-generator", "host", rows))["zram-size"]
 
@@ -180,7 +180,7 @@ def test_without_swap_only_the_maximum_is_set() -> None:
         emit.emit("cgroup", row(max_bytes=None, no_limit="not recorded: its end"))
 
 
-def test_the_command_prints_what_an_emitter_makes(nearfar: Run, tmp_path: Path) -> None:
+def test_size_prints_an_emitters_output(nearfar: Run, tmp_path: Path) -> None:
     from test_size import whole
 
     trace = whole(GRAPH, tmp_path)
@@ -214,7 +214,7 @@ def regions(*, heap: bool = True) -> list[dict[str, Any]]:
     ]
 
 
-def test_the_map_says_what_each_mapping_wants() -> None:
+def test_the_advised_page_size_of_each_mapping_is_listed() -> None:
     text = emit.emit("madvise", {"vm": "web", "regions": regions()})
     table = re.findall(r"^# +(\S+) +([\d.]+ %) +(\S+ \S+)  (.*)$", text, re.M)
     assert table == [
@@ -223,7 +223,7 @@ def test_the_map_says_what_each_mapping_wants() -> None:
         ("64K", "1 %", "0 B", "/lib/x ? system(1);?.so"),
     ]
     assert "4K                   1 others" in text
-    # The heap and the mapping: 64 KiB save 14 % of them, 2 MiB 13 %.
+    # Heap and anonymous mapping: 64 KiB saves 9 + 5 %, 2 MiB 10 + 3 %.
     assert "With 64K for all that can request it: gain 14 %, adds 1 MiB." in text
     assert "hugepages-64kB/enabled" in text and "hugepages-2048kB" not in text
     assert text.count("MADV_HUGEPAGE") == 1
@@ -243,7 +243,7 @@ FLAGS = r"""
 #ifndef PR_THP_DISABLE_EXCEPT_ADVISED
 #define PR_THP_DISABLE_EXCEPT_ADVISED 2
 #endif
-/* The VmFlags of the mapping that an address is in. */
+/* Print the VmFlags of the mapping of an address. */
 static void flags(const char *what, void *at) {
   FILE *f = fopen("/proc/self/smaps", "r"); char line[4096]; int in = 0; unsigned long a, b;
   while (fgets(line, sizeof line, f)) {
@@ -268,7 +268,7 @@ int main(void) {
 
 @needs_cc
 @pytest.mark.parametrize("advised", [False, True])
-def test_mappings_of_a_program_have_the_flag(tmp_path: Path, advised: bool) -> None:
+def test_only_advised_mappings_have_the_huge_page_flag(tmp_path: Path, advised: bool) -> None:
     text = emit.emit("madvise", {"vm": "web", "regions": regions()})
     lines = re.findall(r"^#   ((?:madvise|prctl)\(.*)$", text, re.M)
     assert len(lines) == 2
@@ -304,11 +304,11 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)[:2]))
 
 
-def test_names_mean_nothing_to_any_tool() -> None:
+def test_hostile_names_inject_nothing() -> None:
     hostile = "-a'; touch x; <b> %h\n--> & $(id) \u2028ExecStart=/bin/false"
     for name in ("systemd-memory", "cgroup", "docker", "kubernetes", "zram-generator", "madvise"):
         known = row(regions=regions())
-        answer = emit.emit(name, {**known, "vm": hostile, "storage": hostile})
-        assert len(answer.splitlines()) == len(emit.emit(name, known).splitlines())
-        code = "\n".join(line for line in answer.splitlines() if not line.startswith("#"))
+        text = emit.emit(name, {**known, "vm": hostile, "storage": hostile})
+        assert len(text.splitlines()) == len(emit.emit(name, known).splitlines())
+        code = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
         assert not re.search(r"touch x|%h|\$\(id\)|/bin/false", code)

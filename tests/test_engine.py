@@ -1,4 +1,4 @@
-"""The typed stub of the engine says what the engine is: names, parameters, plain results."""
+"""The engine's type stub agrees with the engine: names, parameters, types of simple results."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ REAL = {
 
 def stub_parameters(node: ast.FunctionDef) -> list[tuple[str, str, Any]]:
     """Name, kind and default of each parameter, as `inspect` gives them."""
-    function = eval(f"lambda {strip(node.args)}: None")
+    function = eval(f"lambda {without_annotations(node.args)}: None")
     return parameters(inspect.signature(function))
 
 
-def strip(arguments: ast.arguments) -> str:
+def without_annotations(arguments: ast.arguments) -> str:
     """The arguments without annotations, which a lambda cannot have."""
     for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
         argument.annotation = None
@@ -40,7 +40,7 @@ def parameters(signature: inspect.Signature) -> list[tuple[str, str, Any]]:
     return [(p.name, p.kind.description, p.default) for p in signature.parameters.values()]
 
 
-def test_same_names() -> None:
+def test_the_stub_has_the_engines_functions() -> None:
     assert set(STUBS) == set(REAL)
     assert len(REAL) > 10
 
@@ -52,7 +52,7 @@ def test_version_is_the_package_s() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(REAL))
-def test_same_parameters(name: str) -> None:
+def test_a_stub_has_the_functions_parameters(name: str) -> None:
     assert stub_parameters(STUBS[name]) == parameters(inspect.signature(REAL[name]))
 
 
@@ -65,14 +65,14 @@ def test_same_parameters(name: str) -> None:
         ("capture_probe", ("nowhere",)),
     ],
 )
-def test_results_are_of_the_type_stated(name: str, arguments: tuple[Any, ...]) -> None:
+def test_results_have_the_stubs_type(name: str, arguments: tuple[Any, ...]) -> None:
     returns = STUBS[name].returns
     assert returns is not None
     stated = eval(ast.unparse(returns))
     assert is_of(REAL[name](*arguments), stated), f"{name} is not {stated}"
 
 
-def test_machine_times_are_of_the_type_stated() -> None:
+def test_access_times_of_a_machine_have_the_stubs_type() -> None:
     machine = _engine.Machine.load("desktop-nvm", "nowhere")
     times = machine.access_times()
     assert isinstance(times, _engine.AccessTimes)

@@ -1,4 +1,4 @@
-"""Events of an address space: programs whose events were counted by hand, under the real QEMU."""
+"""Events of address spaces: captures of programs whose events are known, under the real QEMU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CROSS = "aarch64-linux-gnu-gcc"
     name="build", params=["cc", *[CROSS] * (shutil.which(CROSS) is not None)], scope="module"
 )
 def _build(request: pytest.FixtureRequest, build: Build) -> Build:
-    """Compile for this machine, and for aarch64 where somebody can."""
+    """Compile for this machine, and for aarch64 if there is a compiler."""
     static = ["-static"] if request.param == CROSS else []
     return lambda text, *flags: build(text, *flags, *static, compiler=request.param)
 
@@ -46,7 +46,7 @@ HEAD = r"""
 #define RW (PROT_READ | PROT_WRITE)
 #define ANON (MAP_PRIVATE | MAP_ANONYMOUS)
 static volatile char *map(long pages) { return mmap(0, pages * PAGE, RW, ANON, -1, 0); }
-/* Addresses reach the test through here: what the program prints must not move its heap. */
+/* Addresses for the test, written without stdio, whose buffers would grow the heap. */
 static uint64_t sent[64];
 static int sends;
 static void put(volatile void *p) { sent[sends++] = (uint64_t)p; }
@@ -71,7 +71,7 @@ class Run:
         assert stray(trace) == []
 
     def of(self, start: int, length: int) -> list[tuple[Any, ...]]:
-        """Events whose range, or what it moved to, touches this one, in short."""
+        """Name, offset and pages of events whose range, or its new place, overlaps this range."""
         found = []
         for event in self.events:
             first, bytes_, to = event["addr"], event["length"], event["to"]
@@ -86,11 +86,11 @@ class Run:
         return [event for event in self.events if event["event"] in kinds]
 
     def touches(self, addr: int, kind: str = STORE) -> list[int]:
-        """Numbers of the records of one address."""
+        """Numbers of the records of an address and kind."""
         return self._places.get((addr, kind), [])
 
     def at(self, kind: str, addr: int) -> list[int]:
-        """Where events of a kind begin at an address."""
+        """Positions in the records of events of a kind that begin at an address."""
         return [e["at"] for e in self.events if (e["event"], e["addr"]) == (kind, addr)]
 
 
@@ -131,7 +131,7 @@ int main(void) {
 """
 
 
-def test_mappings_that_threads_hand_over(build: Build, tmp_path: Path) -> None:
+def test_mappings_are_ordered_with_the_records_of_all_threads(build: Build, tmp_path: Path) -> None:
     got = run(build, tmp_path, HANDED, "-pthread")
     for turn in range(20):
         base = 0x5000000000 + turn * 16 * PAGE
@@ -168,20 +168,20 @@ int main(void) {
 """
 
 
-def test_a_thread_stack_that_is_used_again(build: Build, tmp_path: Path) -> None:
+def test_a_reused_thread_stack_is_one_mapping(build: Build, tmp_path: Path) -> None:
     got = run(build, tmp_path, STACKS, "-pthread")
     assert len(set(got.sent)) == 1 and len(got.sent) == 5
     room = got.sent[0]
     (stack,) = [e for e in got.named("map") if e["name"] == "[thread stack]"]
     # Mapped without rights, which `mprotect` then gives.
     assert stack["prot"] == "---p" and stack["addr"] <= room < stack["addr"] + stack["length"]
-    # One stack; glibc gives up its lower part at the end of each thread, and keeps it.
+    # glibc keeps the stack, and releases its lower part at the end of each thread.
     events = [event for event, *_ in got.of(stack["addr"], stack["length"])]
     assert events == ["map"] + ["dontneed"] * 5
-    given = [e["at"] for e in got.named("dontneed")]
+    released = [e["at"] for e in got.named("dontneed")]
     touched = got.touches(room)
     assert len(touched) == 5
-    ordered = [at for pair in zip(touched, given, strict=True) for at in pair]
+    ordered = [at for pair in zip(touched, released, strict=True) for at in pair]
     assert ordered == sorted(ordered)
 
 
@@ -204,7 +204,7 @@ int main(void) {
 def test_the_heap_grows_and_shrinks_to_nothing(build: Build, tmp_path: Path) -> None:
     got = run(build, tmp_path, HEAP, "-static")
     found = got.named("brk")
-    # Before `main`, the C library may have taken some for itself.
+    # The C library may have grown the heap before `main`.
     main = [e["length"] for e in found if e["addr"] + e["length"] >= got.sent[0]]
     start = found[0]["addr"]
     assert {e["addr"] for e in found} == {start} and found[0]["length"] == 0
@@ -246,10 +246,10 @@ int main(void) {
 """
 
 
-def test_mremap(build: Build, tmp_path: Path) -> None:
+def test_mremap_moves_grows_and_shrinks_mappings(build: Build, tmp_path: Path) -> None:
     got = run(build, tmp_path, MOVED)
     p, grown, shrunk, q, r, wide, s, kept = got.sent
-    # The 4 pages move, 5 are new, 7 go, and 2 move into another mapping.
+    # 4 pages move, 5 are added, 7 are unmapped, and 2 move into another mapping.
     assert grown != p and shrunk == grown
     assert got.of(p, 4 * PAGE)[:2] == [("map", 0, 4), ("move", 0, 4)]
     assert got.of(grown, 9 * PAGE)[:4] == [
@@ -260,7 +260,7 @@ def test_mremap(build: Build, tmp_path: Path) -> None:
         (p, grown, 4), (grown, q + 3 * PAGE, 2), (r, wide, 4),
     ]  # fmt: skip
     assert moves[0]["prot"] == "rw-p" and moves[0]["name"] == ""
-    # What is new of a file's mapping is the next part of the file.
+    # Pages added to a file's mapping are the next part of the file.
     (file,) = [e for e in got.named("map") if e["addr"] == r and "kept" in e["name"]]
     (more,) = [e for e in got.named("map") if e["addr"] == wide + 4 * PAGE]
     assert (file["offset"], file["prot"]) == (PAGE, "rw-s") and file["inode"] != 0
@@ -280,7 +280,7 @@ int main(int argc, char **argv) {
     (void)p[2 * PAGE];
     if (mmap((void *)p, PAGE, RW, MAP_PRIVATE, -1, 0) != MAP_FAILED) abort();  /* no such file */
     if (munmap((void *)(p + 1), PAGE) != -1) abort();                          /* not a page */
-    /* QEMU takes time for each page of it. */
+    /* Only 64 GiB, because QEMU takes time for each page. */
     char *all = mmap(0, 1L << 36, PROT_NONE, ANON | MAP_NORESERVE, -1, 0); put(all);
     mmap(all + (1L << 35), PAGE, RW, ANON | MAP_FIXED, -1, 0);
     ((volatile char *)all)[1L << 35] = 1;
@@ -304,7 +304,7 @@ int main(int argc, char **argv) {
 """
 
 
-def test_what_is_mapped_over_reserved_and_given_up(build: Build, tmp_path: Path) -> None:
+def test_mappings_over_others_reservations_and_advice(build: Build, tmp_path: Path) -> None:
     got = run(build, tmp_path, OVER)
     p, everything, shared = got.sent
     assert got.of(p, 8 * PAGE) == [
@@ -316,7 +316,7 @@ def test_what_is_mapped_over_reserved_and_given_up(build: Build, tmp_path: Path)
     assert over["prot"] == "r--s" and over["inode"] == 0
     (store,), (load,) = got.touches(p + 2 * PAGE), got.touches(p + 2 * PAGE, LOAD)
     assert store < over["at"] <= load
-    # 25 turns: each advice is between the store before it and the one after it.
+    # Each of the 25 advices lies between two stores.
     stores = got.touches(p)
     for event, advice in zip(
         got.named("dontneed", "free", "remove", "huge", "no-huge"),
@@ -369,7 +369,7 @@ int main(int argc, char **argv) {
 """
 
 
-def test_families(build: Build, tmp_path: Path) -> None:
+def test_forks_vforks_and_execs_are_ordered_with_the_records(build: Build, tmp_path: Path) -> None:
     got = run(build, tmp_path, "#include <signal.h>\n" + FORKS, options=("--follow-forks",))
     cell = got.sent[0]
     begun = got.named("fork", "vfork")
@@ -379,7 +379,7 @@ def test_families(build: Build, tmp_path: Path) -> None:
     threads = {t["index"]: t["process"] for t in info(got.trace)["threads"]}
     ends = {threads[e["thread"]]: e["at"] for e in got.named("exit")}
     assert sorted(ends) == [1, 2, 3, 4, 5]
-    # One program for each of `vfork` and `posix_spawn`; the one that is not there leaves nothing.
+    # An exec after `vfork` and one in `posix_spawn`; the exec of a missing program leaves none.
     assert [threads[e["thread"]] for e in got.named("exec")] == [3, 4]
     places = [got.touches(cell + k)[0] for k in range(6)]
     starts = [e["at"] for e in begun]
@@ -392,7 +392,7 @@ def test_families(build: Build, tmp_path: Path) -> None:
         records = [at for at, row in enumerate(got.rows) if threads[row[3]] == event["to"]]
         assert event["at"] <= records[0] and records[-1] < ends[event["to"]]
     assert got.events[-1]["event"] == "exit" and threads[got.events[-1]["thread"]] == 1
-    # The child's unmap is its own.
+    # The child's unmap does not affect its parent.
     assert [threads[e["thread"]] for e in got.named("unmap") if e["addr"] == cell] == [2]
 
 
@@ -440,12 +440,12 @@ def test_time_in_which_no_thread_runs(build: Build, tmp_path: Path, follow: bool
         return sum(e["to"] for e in events if at[first] < e["at"] <= at[last])
 
     assert idle(0, 1) >= 20_000_000 and idle(2, 3) == 0
-    # A killed thread does not count as running once that is noticed; a child that is not recorded
-    # may do so for ever.
+    # A recorded child stops counting as running when its death is noticed; one that is not recorded
+    # may count for ever.
     assert (idle(4, 5) >= 20_000_000) == follow
 
 
-def test_exec_ends_what_was(build: Build, tmp_path: Path) -> None:
+def test_exec_ends_the_other_threads(build: Build, tmp_path: Path) -> None:
     text = r"""
     static void *spin(void *p) { for (;;) ++*(volatile long *)p; }
     int main(int argc, char **argv) {
@@ -462,7 +462,7 @@ def test_exec_ends_what_was(build: Build, tmp_path: Path) -> None:
     (again,) = got.named("exec")
     threads = info(got.trace)["threads"]
     assert [t["process"] for t in threads] == [1] * 5
-    # All records of the old threads come before it, all of the new one after.
+    # All records of old threads precede the exec, those of the new one follow.
     new = [at for at, row in enumerate(got.rows) if row[3] == 4]
     old = [at for at, row in enumerate(got.rows) if row[3] != 4]
     assert old[-1] < again["at"] <= new[0]
@@ -470,7 +470,7 @@ def test_exec_ends_what_was(build: Build, tmp_path: Path) -> None:
     assert [e["event"] for e in got.events[-2:]] == ["thread-exit", "exit"]
 
 
-def test_files_have_an_identity(build: Build, tmp_path: Path) -> None:
+def test_mappings_of_files_have_their_device_and_inode(build: Build, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.write_bytes(bytes(3 * PAGE))
     text = r"""

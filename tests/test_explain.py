@@ -1,4 +1,4 @@
-"""``nearfar explain``: terms that add up, and misses counted where they happen."""
+"""``nearfar explain``: terms that add up to the total time, and misses by region and code."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(trace: Path, folder: Path, **options: Any) -> Path:
-    answer: dict[str, Any] = {"page_sizes": "4K,16K", "memory": "30%,50%", "machine": "optane-ssd"}
-    paging(trace, **{**answer, **options}).write(folder)
+    usual: dict[str, Any] = {"page_sizes": "4K,16K", "memory": "30%,50%", "machine": "optane-ssd"}
+    paging(trace, **{**usual, **options}).write(folder)
     return folder
 
 
@@ -43,7 +43,7 @@ def made(trace: Path, folder: Path, **options: Any) -> Path:
         {"filter": "cache"},
     ],
 )
-def test_the_sums_are_the_rows(trace: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_terms_add_up_to_the_row(trace: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     run = made(trace, tmp_path / "run", **options)
     memory = str(options.get("memory", "30%")).partition(",")[0]
     found = explain(run, page="16K", memory=memory, storage="optane-ssd")
@@ -74,7 +74,7 @@ def test_the_sums_are_the_rows(trace: Path, tmp_path: Path, options: dict[str, A
         assert sum(place["share"] for place in places) == pytest.approx(1)
 
 
-#: Maps, writes and unmaps 24 pages ten times at one place, and reads a file; a child writes once.
+#: Maps, writes and unmaps 24 pages at one address ten times, and reads a file; a child writes once.
 ROUNDS = r"""
 #include <fcntl.h>
 #include <stdlib.h>
@@ -101,7 +101,7 @@ int main(int argc, char **argv) {
 
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory, build: Callable[..., Path]) -> Path:
-    """A capture of a program whose pages end."""
+    """A capture of a program that unmaps pages."""
     folder = tmp_path_factory.mktemp("ends")
     data = folder / "data"
     data.write_bytes(bytes(range(256)) * 16 * 40)
@@ -122,7 +122,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory, build: Callable[..., Path]) -
         {"memory": "160K", "page_cache": "warm"},
     ],
 )
-def test_pages_that_end_are_explained_by_kind(
+def test_faults_of_a_program_that_unmaps_pages_are_explained_by_kind(
     ends: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     kinds = ("zero_fills", "file_reads", "swap_ins", "file_rereads")
@@ -155,14 +155,14 @@ def test_pages_that_end_are_explained_by_kind(
         assert (found.total["mapped"] > 0) == (options.get("page_cache") == "warm")
         assert (found.total["file_reads"] > 0) == (options.get("page_cache") != "warm")
         assert any(term["term"] == "zero fills" for term in found.terms)
-    # The 24 pages of each round are new ones, which they are not where pages never end.
+    # With lifetimes, the 24 pages of each round are new ones.
     (old,) = {r["pages"] for r in endless if r["page_bytes"] == 4096}
     at_4k = explain(tmp_path / "run", page="4K").total["first_touches"]
     assert at_4k > old + 8 * 24
 
 
 def test_regions_are_those_of_a_plain_loop(trace: Path, tmp_path: Path) -> None:
-    """LRU TLB misses by region, from the trace's own tables."""
+    """LRU TLB misses by region."""
     run = made(trace, tmp_path / "run", tlb="8")
     found = explain(run, page="4K")
     opened = package.open(trace)
@@ -191,7 +191,7 @@ def test_regions_are_those_of_a_plain_loop(trace: Path, tmp_path: Path) -> None:
 def test_the_kernel_s_share_is_that_of_a_plain_loop(
     tmp_path: Path, nearfar: Run, machine: str
 ) -> None:
-    """The kernel shares no page here: its share of first touches is its share of the pages."""
+    """Kernel and programs share no page, so its share of first touches is its share of pages."""
     lines = ["addr,kind"]
     for number in range(4000):
         # The programs use 30 pages, the kernel 10 others, for one reference in four.
@@ -217,8 +217,8 @@ def test_the_kernel_s_share_is_that_of_a_plain_loop(
     assert "kernel" in nearfar("explain", run, "--page", "4K").stdout
 
 
-def test_code_is_that_of_a_plain_loop(trace: Path, tmp_path: Path) -> None:
-    """First touches by the block fetched before them."""
+def test_first_touches_by_code_are_those_of_a_plain_loop(trace: Path, tmp_path: Path) -> None:
+    """By the block that was fetched last."""
     found = explain(made(trace, tmp_path / "run"), page="4K")
     columns = package.open(trace).table(["addr", "size", "kind"]).to_pydict()
     block, seen, touches = None, set(), {}
@@ -236,14 +236,14 @@ def test_code_is_that_of_a_plain_loop(trace: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("machine", "answered"), [("zen4-vm", 1.0), ("optane-ssd", 0.5)])
-def test_the_memory_is_that_of_the_answer(
+def test_the_default_memory_is_that_of_the_studys_recommendation(
     trace: Path, tmp_path: Path, machine: str, answered: float
 ) -> None:
     run = made(trace, tmp_path / "run", machine=machine, memory="30%,50%,100%")
     assert explain(run, page="16K").run["memory_fraction"] == answered
 
 
-def test_mistakes_are_one_line(trace: Path, tmp_path: Path, nearfar: Run) -> None:
+def test_bad_options_are_an_error_of_one_line(trace: Path, tmp_path: Path, nearfar: Run) -> None:
     run = made(trace, tmp_path / "run")
 
     def refused(*words: object) -> str:
@@ -275,7 +275,7 @@ def test_another_trace_is_refused(trace: Path, tmp_path: Path) -> None:
 def test_the_trace_is_found_from_any_folder(
     trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Named from the folder of the study, above the run; or beside the run."""
+    """By its path from the study's folder, above the run; or beside the run."""
     (tmp_path / "work" / "out").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     shutil.copytree(trace, tmp_path / "work" / "out" / "own.trace")
@@ -301,7 +301,7 @@ def test_counts_of_another_version_are_refused(trace: Path, tmp_path: Path) -> N
         explain(run, page="4K")
 
 
-def test_what_is_no_paging_run_is_refused(tmp_path: Path) -> None:
+def test_a_run_of_another_study_is_refused(tmp_path: Path) -> None:
     from nearfar.numa import alloc
 
     alloc(["1G"]).write(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Views of a trace: the cache filter against a plain simulation, and what commands say of it."""
+"""Filtered views of a trace: the cache filter against a plain simulation, and in commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def columns(trace: Path) -> list[tuple[Any, ...]]:
 
 
 class Level:
-    """A level of cache as ordered dictionaries: line -> dirty, the oldest first."""
+    """An LRU cache level: for each set, an ordered dictionary line -> dirty, oldest first."""
 
     def __init__(self, described: dict[str, Any]) -> None:
         text = described["size"]["value"]
@@ -41,7 +41,7 @@ class Level:
         self.sets = [OrderedDict[int, bool]() for _ in range(size // 64 // self.ways)]
 
     def use(self, line: int, dirty: bool) -> tuple[bool, int | None]:
-        """Hit or not, and the dirty line pushed out."""
+        """Whether it hits, and the dirty line that is evicted."""
         lines = self.sets[line % len(self.sets)]
         hit = line in lines
         lines[line] = lines.pop(line, False) or dirty
@@ -50,8 +50,8 @@ class Level:
             return hit, old if was_dirty else None
         return hit, None
 
-    def take(self, line: int) -> None:
-        """A dirty line from above."""
+    def write_back(self, line: int) -> None:
+        """Take a dirty line that the level above evicts."""
         lines = self.sets[line % len(self.sets)]
         if line in lines:
             lines[line] = True
@@ -60,7 +60,7 @@ class Level:
 
 
 def plain(trace: Path, name: str) -> list[tuple[int, str]]:
-    """Lines and kinds that miss the caches of a machine, by docs/formats.md."""
+    """Lines and kinds that miss the caches of a machine, as docs/formats.md defines."""
     cache = machine.load(name).to_dict()["cache"]
     l1i, l1d, l2 = (Level(cache[key]) for key in ("l1i", "l1d", "l2"))
     missed = []
@@ -73,12 +73,12 @@ def plain(trace: Path, name: str) -> list[tuple[int, str]]:
             if not hit:
                 missed.append((line * 64, kind))
             if down is not None:
-                l2.take(down)
+                l2.write_back(down)
     return missed
 
 
 @pytest.mark.parametrize("name", ["desktop-nvm", "optane-ssd", "cxl"])
-def test_equals_a_plain_simulation(name: str) -> None:
+def test_the_cache_filter_equals_a_plain_simulation(name: str) -> None:
     expected = plain(GNUGO, name)
     with view(GNUGO, "cache", machine.load(name)) as seen:
         found = columns(seen.path)
@@ -90,20 +90,20 @@ def test_equals_a_plain_simulation(name: str) -> None:
     assert not seen.path.exists()
 
 
-def test_write_backs_are_stores_more() -> None:
+def test_write_backs_are_additional_stores() -> None:
     usual = machine.load("desktop-nvm")
     with view(GNUGO, "cache", usual) as seen:
         misses = columns(seen.path)
     with view(GNUGO, "cache-write-backs", usual) as seen:
         found = columns(seen.path)
         assert "write back" in seen.sentence
-    # Without the stores that are no misses, the same lines in the same order.
+    # The misses are a subsequence.
     rest = iter(found)
     assert all(any(row[:2] == other[:2] for other in rest) for row in misses)
     assert len(found) > len(misses)
 
 
-def test_every_command_takes_it_and_says_so(nearfar: Run, tmp_path: Path) -> None:
+def test_commands_take_the_filter_and_name_it(nearfar: Run, tmp_path: Path) -> None:
     whole, missed = info(GNUGO), info(GNUGO, filter="cache")
     assert missed["footprint_bytes"] == whole["footprint_bytes"]
     assert missed["records"] < whole["records"] / 10
@@ -122,7 +122,7 @@ def test_every_command_takes_it_and_says_so(nearfar: Run, tmp_path: Path) -> Non
     assert "/nearfar-" not in json.dumps(run)
 
 
-def test_the_same_view_every_time() -> None:
+def test_a_filtered_study_is_deterministic() -> None:
     once = paging(GNUGO, page_sizes="4K", filter="cache").to_json()
     assert once == paging(GNUGO, page_sizes="4K", filter="cache").to_json()
 
@@ -136,7 +136,7 @@ def test_the_same_view_every_time() -> None:
         ("cache", "l1d 48B", "key cache.l1d.line: is 48 bytes, not a power of two"),
     ],
 )
-def test_bad_machines_get_one_line(filter_: str, text: str, wanted: str) -> None:
+def test_bad_filters_are_an_error_of_one_line(filter_: str, text: str, wanted: str) -> None:
     lines = ['description = "x"']
     for one in text.split(", ") if text else []:
         name, line = one.split()

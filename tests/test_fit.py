@@ -1,4 +1,4 @@
-"""Fits of TLB miss rate and page fault rate against what is known to be right."""
+"""Fits of TLB miss rate and page fault rate, against known curves and SciPy."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_two_exponentials_are_recovered(a: float, b: float, share: float, d: flo
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), noise=st.floats(0.001, 0.05))
-def test_noise_moves_the_optimum_no_further_than_it_must(seed: int, noise: float) -> None:
+def test_the_fit_of_noisy_rates_is_the_least_squares_optimum(seed: int, noise: float) -> None:
     true = (0.01, -0.3, 0.002, 0.0006)
     clean = two(KIB, *true)
     rates = clean + noise * clean * np.random.default_rng(seed).standard_normal(len(SIZES))
@@ -72,7 +72,7 @@ def test_noise_moves_the_optimum_no_further_than_it_must(seed: int, noise: float
     assert one.predict(SIZES) == pytest.approx(clean, rel=1, abs=5 * noise * clean.max())
 
 
-def test_it_agrees_with_scipy_from_the_true_start() -> None:
+def test_coefficients_and_intervals_agree_with_scipy() -> None:
     generator = np.random.default_rng(3)
     for true in [
         (0.01, -0.3, 0.002, 0.0006),
@@ -111,7 +111,7 @@ def test_relative_weighting_agrees_with_scipys_sigma() -> None:
     assert worst(one) < worst(plain)
 
 
-def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+def test_95_percent_intervals_hold_the_truth_in_about_95_percent_of_fits() -> None:
     generator = np.random.default_rng(11)
     clean = power(KIB, 0.05, -0.7)
     hits = 0
@@ -144,8 +144,8 @@ def test_no_predicted_rate_is_above_one() -> None:
     assert fit("tlb", [4096, 8192], [0.9, 0.5]).predict([512]) == [1.0]
 
 
-def test_a_table_becomes_a_page_size(tmp_path: Path, nearfar: Run) -> None:
-    """Times at measured sizes are the equations' (001, 1 to 3); the least is chosen."""
+def test_measured_rates_give_the_page_size_of_least_time(tmp_path: Path, nearfar: Run) -> None:
+    """Times at measured sizes follow equations 1 to 3 of paper 001."""
     rates = {4096: (0.021, 0.00031), 16384: (0.009, 0.00005), 65536: (0.004, 0.0002)}
     fits = fit_rows(
         {"page_bytes": size, "tlb_miss_rate": misses, "fault_rate": faults}
@@ -189,14 +189,14 @@ def test_the_seed_does_not_matter() -> None:
             assert other.loo_rmse == pytest.approx(fits[0].loo_rmse, rel=1e-4)
 
 
-def test_leaving_a_size_out_is_what_it_says() -> None:
+def test_leave_one_out_errors_equal_those_of_separate_fits() -> None:
     rates = two(KIB, 0.01, -0.3, 0.002, 0.0006) * (1 + 0.05 * np.cos(np.arange(13)))
     for quantity, values in (("fault", rates), ("tlb", power(KIB, 0.1, -0.5) * rates / rates[0])):
         one = fit(quantity, SIZES, values)
         errors = []
         for i in range(len(SIZES)):
             rest = fit(quantity, SIZES[:i] + SIZES[i + 1 :], np.delete(values, i))
-            # Not predict(): a prediction below zero is an error in full.
+            # Not predict(), which clips: a prediction below zero is not clipped here.
             a, b, *more = rest.coefficients.values()
             p = KIB[i]
             guess = power(p, a, b) if quantity == "tlb" else two(p, a, b, *more)
@@ -223,18 +223,18 @@ def test_a_bad_fit_is_called_bad() -> None:
         assert one.verdict == "bad" and "R2" in one.reason
     noise = np.random.default_rng(0).random(13)
     assert fit("fault", SIZES, noise).verdict == "bad"
-    # Rising with page size: a power law fits, but misses the bend by far.
+    # A step, which a power law misses by far.
     bend = np.where(KIB < 64, 1e-3, 0.5)
     assert fit("tlb", SIZES, bend).verdict == "bad"
 
 
-def test_few_points_are_not_dressed_up() -> None:
+def test_a_fit_of_too_few_points_is_bad_and_has_no_intervals() -> None:
     one = fit("tlb", [4096], [0.1])
     assert one.verdict == "bad" and one.coefficients == {} and one.intervals is None
     with pytest.raises(NearfarError, match="cannot predict"):
         one.predict(8192)
     two_points = fit("tlb", [4096, 16384], [0.1, 0.05])
-    # Two points, two coefficients: through both, and nothing to judge by.
+    # Two coefficients fit two points exactly, so the fit cannot be judged.
     assert two_points.predict([4096, 16384]) == pytest.approx([0.1, 0.05])
     assert two_points.verdict == "bad" and two_points.intervals is None
     assert two_points.loo_rmse is None and two_points.coefficients["b"] == pytest.approx(-0.5)
@@ -251,7 +251,7 @@ def test_few_points_are_not_dressed_up() -> None:
 
 @pytest.mark.parametrize("quantity", ["tlb", "fault"])
 @pytest.mark.parametrize("value", [0.0, 0.25])
-def test_constant_rates_are_a_level_line(quantity: str, value: float) -> None:
+def test_constant_rates_give_a_constant_fit(quantity: str, value: float) -> None:
     one = fit(quantity, SIZES, [value] * 13)
     assert one.predict([100, 4096, 1 << 30]).tolist() == [value] * 3
     assert one.verdict == "good" and one.r2 is None and one.intervals is None
@@ -264,7 +264,7 @@ def test_constant_rates_are_a_level_line(quantity: str, value: float) -> None:
     weighting=st.sampled_from(["absolute", "relative"]),
 )
 @settings(max_examples=40, deadline=None)
-def test_any_rates_give_an_answer_or_say_why_not(
+def test_any_rates_give_coefficients_or_a_bad_verdict(
     rates: list[float], quantity: str, weighting: str
 ) -> None:
     one = fit(quantity, SIZES[: len(rates)], rates, weighting=weighting)
@@ -309,7 +309,7 @@ def study_rows() -> list[dict[str, object]]:
     ]
 
 
-def test_a_study_gives_one_tlb_fit_and_one_a_memory_size() -> None:
+def test_a_study_gives_one_tlb_fit_and_a_fault_fit_per_memory_size() -> None:
     fits = fit_rows(study_rows())
     assert [one.quantity for one in fits] == ["tlb"] + ["fault"] * 10
     assert [one.memory_bytes for one in fits[1:]] == list(range(100, 1001, 100))
@@ -353,7 +353,7 @@ def test_command_prints_what_the_library_finds(tmp_path: Path, nearfar: Run) -> 
 
 
 @pytest.mark.parametrize("model", sorted(MODELS))
-def test_any_family_is_offered_for_any_rate(model: str, tmp_path: Path, nearfar: Run) -> None:
+def test_every_model_can_be_chosen_for_every_rate(model: str, tmp_path: Path, nearfar: Run) -> None:
     path = tmp_path / "measured.csv"
     rates = dict(zip(SIZES[:6], (0.09, 0.05, 0.03, 0.02, 0.025, 0.04), strict=True))
     lines = [f"{size},{rate},{rate / 7}" for size, rate in rates.items()]
@@ -369,7 +369,7 @@ def test_any_family_is_offered_for_any_rate(model: str, tmp_path: Path, nearfar:
     assert f"AIC {direct.aic:.4g}" in nearfar("fit", *words).stdout
 
 
-def test_choices_are_refused_by_name(tmp_path: Path, nearfar: Run) -> None:
+def test_an_unknown_choice_is_refused_with_the_known_ones(tmp_path: Path, nearfar: Run) -> None:
     path = tmp_path / "measured.csv"
     path.write_text(CSV)
     for words, said in (
@@ -409,7 +409,7 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path: Path, text: str, said: str
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_bad_usage_is_one_line(tmp_path: Path, nearfar: Run) -> None:
+def test_bad_options_are_an_error_of_one_line(tmp_path: Path, nearfar: Run) -> None:
     path = tmp_path / "measured.csv"
     path.write_text(CSV)
     binary = tmp_path / "binary.csv"

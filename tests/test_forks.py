@@ -1,4 +1,4 @@
-"""A command that is a fork does what one does that starts Python."""
+"""A command that runs as a fork (:mod:`forks`) equals one that starts Python."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from conftest import Run
 
 
 @pytest.mark.parametrize("words", [["--version"], ["pagin"], ["info", "no-such.trace"]])
-def test_a_fork_tells_what_a_start_tells(
+def test_a_fork_has_the_output_and_exit_code_of_a_new_process(
     words: list[str], nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = [sys.executable, "-m", "nearfar", *words]
     started = subprocess.run(command, capture_output=True, text=True, check=False)
     forked = nearfar(*words)
-    for answer in ("returncode", "stdout", "stderr"):
-        assert getattr(forked, answer) == getattr(started, answer)
+    for part in ("returncode", "stdout", "stderr"):
+        assert getattr(forked, part) == getattr(started, part)
 
 
-def test_what_is_read_at_the_start_starts_python(
+def test_a_variable_that_python_reads_at_its_start_makes_a_new_process(
     nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another PYTHONPATH may hold another nearfar."""

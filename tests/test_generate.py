@@ -26,7 +26,7 @@ def options(name: str) -> dict:
     return {"mix": "zipf:0.7,sequential:0.3"} if name == "mix" else {}
 
 
-def test_help_names_the_generators_and_who_takes_an_option(nearfar):
+def test_help_names_the_generators_and_those_that_take_an_option(nearfar):
     shown = "".join(nearfar("generate", "--help").stdout.split())  # names wrap at hyphens
     assert ",".join(generate.generators()) in shown
     assert "--alphaNUMBERSkew,0(even)to100(zipf,scrambled-zipf).[default:1]" in shown
@@ -44,7 +44,7 @@ def test_spellings_of_one_value_give_the_same_bytes(tmp_path, nearfar):
 
 
 @pytest.mark.parametrize("name", list(generate.generators()))
-def test_same_arguments_same_bytes(tmp_path, name):
+def test_the_same_arguments_give_the_same_bytes(tmp_path, name):
     def make(folder: str, seed: int) -> dict[str, bytes]:
         return files(
             generate.generate(
@@ -67,7 +67,7 @@ def test_same_arguments_same_bytes(tmp_path, name):
     assert [thread["records"] for thread in found["threads"]] == [2500, 2500]
 
 
-def test_what_lies_in_the_parquet_is_what_was_asked(tmp_path):
+def test_records_have_the_chosen_distribution(tmp_path):
     trace = generate.generate("zipf", tmp_path / "z.trace", refs=50_000, pages=64, write_ratio=0.25)
     columns = table(trace)
     addresses = columns["addr"].to_pylist()
@@ -96,7 +96,7 @@ def test_what_lies_in_the_parquet_is_what_was_asked(tmp_path):
         ("zopf", {}, "choose one of zipf"),
     ],
 )
-def test_nonsense_is_refused(tmp_path, name, arguments, says):
+def test_bad_arguments_are_refused(tmp_path, name, arguments, says):
     arguments = {"refs": 10, "pages": 10, **arguments}
     with pytest.raises(NearfarError, match=says) as caught:
         generate.generate(name, tmp_path / "t.trace", **arguments)
@@ -104,7 +104,7 @@ def test_nonsense_is_refused(tmp_path, name, arguments, says):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command(tmp_path, nearfar: Run):
+def test_a_refused_command_keeps_the_earlier_trace(tmp_path, nearfar: Run):
     words = ["generate", "strided", "-o", tmp_path / "s.trace", "--refs", "100", "--pages", "10"]
     done = nearfar(*words, "--json")
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,6 @@
-"""A guest boots, runs a command and hands back what it left; every failure is one line.
+"""A guest boots, runs a command and returns its output files; every failure is one line.
 
-Most of it needs no guest: ``cpio`` reads the archives, packages come from a script in apt's place.
+Most tests boot no guest: ``cpio`` reads the archives, and a script in place of apt has packages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder for temporary files; nothing may be left in it, and nothing run in it."""
+    """The folder for temporary files; the test must leave no file in it and no process using it."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -56,7 +56,7 @@ def running_in(folder: Path) -> list[str]:
 
 # --- guests that boot
 
-#: What nodes say of themselves; what a control group of 12 MiB does not hold, and is read again.
+#: Prints figures of the NUMA nodes; fills a control group of 12 MiB with 32 MiB and reads it back.
 SWAPS = """
 for node in 0 1; do
   cd /sys/devices/system/node/node$node
@@ -107,20 +107,20 @@ def test_a_command_runs_with_two_nodes_and_swap(booted: tuple[Path, Run], scratc
 
 
 @pytest.mark.long("one more guest under TCG")
-def test_what_hangs_is_ended(booted: tuple[Path, Run], scratch: Path) -> None:
+def test_a_command_that_hangs_is_ended(booted: tuple[Path, Run], scratch: Path) -> None:
     with pytest.raises(NearfarError, match="the command did not end within 1 s$") as caught:
         Guest("x86_64").run(["sleep", "100000"], timeout=1)
     assert caught.value.exit_code == 1
 
 
 @pytest.mark.long("one more guest under TCG")
-def test_a_kernel_that_panics_says_why(booted: tuple[Path, Run], scratch: Path) -> None:
+def test_a_kernel_panic_is_reported(booted: tuple[Path, Run], scratch: Path) -> None:
     with pytest.raises(NearfarError, match="its kernel panicked: sysrq triggered crash$"):
         Guest("x86_64").run(["sh", "-c", "echo c > /proc/sysrq-trigger"])
 
 
 @pytest.mark.long("one more guest under TCG")
-def test_sigterm_leaves_nothing(booted: tuple[Path, Run], scratch: Path) -> None:
+def test_sigterm_ends_qemu_and_removes_its_files(booted: tuple[Path, Run], scratch: Path) -> None:
     words = ["nearfar", "guest", "--arch", "x86_64", "--", "sleep", "100000"]
     command = [sys.executable, "-m", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
@@ -130,7 +130,7 @@ def test_sigterm_leaves_nothing(booted: tuple[Path, Run], scratch: Path) -> None
     assert (child.returncode, said) == (130, "nearfar: error: interrupted\n")
 
 
-def test_a_program_is_ended_by_a_signal_that_comes_as_it_starts(
+def test_a_signal_that_arrives_while_a_program_starts_ends_the_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
@@ -152,7 +152,7 @@ def test_a_program_is_ended_by_a_signal_that_comes_as_it_starts(
 
 
 @pytest.mark.long("one more guest under TCG")
-def test_another_architecture_with_instructions_as_the_clock(scratch: Path) -> None:
+def test_an_aarch64_guest_whose_clock_counts_instructions(scratch: Path) -> None:
     nodes = [Node(192 * MIB, cpus=2), Node(64 * MIB)]
     guest = Guest(fetched("aarch64"), Hardware(nodes), zram=64 * MIB, icount=1)
     look = "uname -m; nproc; cat /sys/devices/system/node/online; tail -n 1 /proc/swaps"
@@ -160,7 +160,7 @@ def test_another_architecture_with_instructions_as_the_clock(scratch: Path) -> N
     assert done.exit_code == 0
     machine, cores, online, swap, uptime = done.output.decode().splitlines()
     assert (machine, cores, online) == ("aarch64", "2", "0-1")
-    # Nobody has waited that long.
+    # Guest time: sleep advances the instruction clock, without real waiting.
     assert int(uptime) >= 200
     assert swap.split()[:3] == ["/dev/zram0", "partition", str((64 << 10) - 4)]
 
@@ -168,7 +168,7 @@ def test_another_architecture_with_instructions_as_the_clock(scratch: Path) -> N
 # --- without a guest
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_hardware_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(256 * MIB, cpus=1)
     for guest, said in (
         (Guest("sparc"), "no architecture sparc; use x86_64 or aarch64"),
@@ -192,7 +192,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose programs come before those of the machine."""
+    """A folder that is first in PATH."""
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -206,7 +206,7 @@ def script(path: Path, text: str) -> None:
 
 @pytest.fixture
 def pretended(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A kernel without content, and a place for what pretends to be QEMU."""
+    """An empty kernel, and the path for a script in place of QEMU."""
     modules = tmp_path / "kernel" / "lib" / "modules" / "6.12"
     (modules / "kernel").mkdir(parents=True)
     (modules / "modules.builtin").write_text("kernel/lib/built-in.ko\n")
@@ -218,7 +218,7 @@ def pretended(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return programs / "qemu-system-x86_64"
 
 
-#: Finds the folder of the serial ports among the words of the command line.
+#: Enters the folder of the serial ports' files, found in QEMU's command line.
 FOLDER = 'for word; do case $word in file:*) cd "$(dirname "${word#file:}")"; esac; done'
 
 
@@ -269,7 +269,7 @@ def test_a_guest_that_fails_is_one_line(
     assert not [path for path in tmp_path.iterdir() if "out" in path.name]
 
 
-def test_a_program_may_start_qemu(pretended: Path, scratch: Path, tmp_path: Path) -> None:
+def test_a_wrapper_command_may_start_qemu(pretended: Path, scratch: Path, tmp_path: Path) -> None:
     script(
         pretended,
         f"{FOLDER}\nprintf 'begin\\nexit 4\\nend\\n' > result; echo ran >> {tmp_path}/seen",
@@ -279,7 +279,7 @@ def test_a_program_may_start_qemu(pretended: Path, scratch: Path, tmp_path: Path
     assert (tmp_path / "seen").read_text() == "first\nran\n"
 
 
-def test_a_node_may_get_its_memory_later() -> None:
+def test_a_node_may_have_no_memory() -> None:
     words = Hardware([Node(256 * MIB, 1), Node(0)]).options(ARCHITECTURES["x86_64"])
     assert "node,nodeid=0,memdev=m0" in words and "node,nodeid=1" in words
     assert not any("id=m1" in word for word in words)
@@ -301,7 +301,7 @@ def test_files_that_do_not_fit_are_refused(pretended: Path, scratch: Path) -> No
         )
 
 
-def test_modules_come_after_what_they_need(tmp_path: Path, pretended: Path) -> None:
+def test_modules_come_after_their_dependencies(tmp_path: Path, pretended: Path) -> None:
     kernel, _ = Guest("x86_64").fetch()
     folder = kernel.folder / "lib" / "modules" / "6.12" / "kernel"
     for name, needs in (("a-b", "c,built-in"), ("c", "d"), ("d", ""), ("e", "c")):
@@ -317,18 +317,18 @@ def test_modules_come_after_what_they_need(tmp_path: Path, pretended: Path) -> N
 
 
 def listed(path: Path) -> dict[str, list[str]]:
-    """What ``cpio`` says of an archive, by name."""
+    """The listing of an archive by ``cpio``, by name."""
     tool("cpio", "cpio")
     with path.open("rb") as data:
         done = subprocess.run(
             ["cpio", "-itv", "--quiet"], stdin=data, capture_output=True, check=True, text=True
         )
-    # A device has two numbers where others have a size.
+    # A device has two numbers in place of a size.
     rows = (line.replace(",", " ").split() for line in done.stdout.splitlines())
     return {" ".join(row[8 + (row[0][0] == "c") :]): row for row in rows}
 
 
-def test_a_package_lies_where_a_merged_system_has_it(tmp_path: Path) -> None:
+def test_a_package_is_unpacked_for_a_merged_usr(tmp_path: Path) -> None:
     tool("dpkg-deb", "dpkg")
     tree = tmp_path / "tree"
     (tree / "DEBIAN").mkdir(parents=True)
@@ -354,7 +354,7 @@ def test_a_package_lies_where_a_merged_system_has_it(tmp_path: Path) -> None:
     assert found["bin -> usr/bin"] and found["usr/bin/sh -> foo"]
     assert found["dev/console"][0] == "crw-------"
     assert found["usr/share/link -> ../x"][2:4] == ["root", "root"]
-    # Which of two names of a file is a link to the other is up to the package.
+    # The package decides which of two hard links of a file comes first.
     names = {name for name in found if name.startswith("usr/bin/") and name != "usr/bin/sh -> foo"}
     assert names in (
         {"usr/bin/foo", "usr/bin/same -> /usr/bin/foo"},
@@ -385,7 +385,7 @@ def test_a_folder_of_the_host_is_copied(tmp_path: Path) -> None:
 
 # --- packages
 
-#: apt with two packages, which lie in the folder `mirror`; `asked` has what was asked of it.
+#: An apt with the two packages in the folder `mirror`; it logs its arguments to the file `asked`.
 APT = """
 cd {mirror} && echo "$@" >> asked
 case " $* " in
@@ -413,14 +413,14 @@ def mirror(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 def asked(mirror: Path) -> list[str]:
-    """What apt was asked since."""
+    """The arguments of apt's calls since the last look."""
     path = mirror / "asked"
     words = [line.rpartition("status ")[2] for line in path.read_text().splitlines()]
     path.write_text("")
     return [line.rpartition("/cache ")[2] for line in words]
 
 
-def test_packages_are_asked_for_once(mirror: Path) -> None:
+def test_packages_are_fetched_once(mirror: Path) -> None:
     files = Packages("amd64").fetch(["foo"])
     assert [path.name for path in files] == ["bar_1_all.deb", "foo_1%3a2-3_amd64.deb"]
     assert files[1].read_bytes() == b"foo" * 1000
@@ -436,7 +436,7 @@ def test_packages_are_asked_for_once(mirror: Path) -> None:
 def test_a_kernel_may_be_a_folder(mirror: Path, tmp_path: Path) -> None:
     (tmp_path / "built" / "boot").mkdir(parents=True)
     (tmp_path / "built" / "boot" / "vmlinuz-6.12-ours").touch()
-    # apt is asked for packages alone; what it has for one here cannot be unpacked.
+    # apt is called only for the packages, which cannot be unpacked here.
     guest = Guest("x86_64", kernel=tmp_path / "built", packages=["foo"])
     with pytest.raises(NearfarError, match="remove it"):
         guest.fetch()
@@ -445,7 +445,7 @@ def test_a_kernel_may_be_a_folder(mirror: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone", "record"])
-def test_what_is_damaged_is_fetched_again(mirror: Path, damage: str) -> None:
+def test_a_damaged_package_is_fetched_again(mirror: Path, damage: str) -> None:
     (first, second) = Packages("amd64").fetch(["foo"])
     asked(mirror)
     if damage == "cut":
@@ -459,11 +459,11 @@ def test_what_is_damaged_is_fetched_again(mirror: Path, damage: str) -> None:
     assert Packages("amd64").fetch(["foo"]) == [first, second]
     assert second.read_bytes() == b"foo" * 1000
     again = asked(mirror)
-    # What is whole is not fetched again.
+    # An undamaged package is not fetched again.
     assert again[2:] == ([] if damage == "record" else ["download foo:amd64=1:2-3"])
 
 
-def test_what_is_not_what_apt_lists_is_not_used(mirror: Path, programs: Path) -> None:
+def test_a_package_that_differs_from_apts_list_is_not_used(mirror: Path, programs: Path) -> None:
     apt = programs / "apt-get"
     apt.write_text(apt.read_text() + 'case " $* " in *" download "*) echo >> bar_1_all.deb; esac\n')
     with pytest.raises(NearfarError, match="bar_1_all.deb: differs from apt") as caught:
@@ -472,12 +472,12 @@ def test_what_is_not_what_apt_lists_is_not_used(mirror: Path, programs: Path) ->
     assert not list((mirror.parent / "cache").rglob("*.deb"))
 
 
-def test_a_package_that_is_none_is_named(mirror: Path) -> None:
+def test_an_unknown_package_is_an_error_that_names_it(mirror: Path) -> None:
     with pytest.raises(NearfarError, match="Unable to locate package no-such$"):
         Packages("amd64").fetch(["no-such"])
 
 
-def test_without_apt_it_says_so(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_apt_is_an_error(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(mirror))
     with pytest.raises(NearfarError, match="apt-get is not installed; use Debian") as caught:
         Packages("amd64").fetch(["foo"])

@@ -1,4 +1,4 @@
-"""A guest's progress by page size: how laps are counted and judged, and the record."""
+"""The bench case `guest-pages` (a guest's progress by page size): evaluation and record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECORD = recorded("guest-pages")
 
 
 def cell(page_bytes: int, seconds: list[float], **more: Any) -> dict[str, Any]:
-    """A cell whose laps took so long, half of it in the kernel."""
+    """A cell with laps of these durations, half of each in the kernel."""
     return {
         "workload": "one",
         "part": 0.5,
@@ -39,7 +39,7 @@ def cell(page_bytes: int, seconds: list[float], **more: Any) -> dict[str, Any]:
     }
 
 
-def test_the_best_is_that_of_the_least_median_and_what_overlaps_is_as_good() -> None:
+def test_the_best_size_has_the_least_median_and_overlapping_ones_are_as_good() -> None:
     small, large = cell(4096, [1.0, 1.1, 1.2]), cell(65536, [1.15, 2.0, 2.2])
     none = cell(2 << 20, [], ended=[guest_pages.KILLED])
     own = [small, large, none]
@@ -54,8 +54,7 @@ def test_the_best_is_that_of_the_least_median_and_what_overlaps_is_as_good() -> 
     assert not any("2M" in name for name in rows)
 
 
-def test_marks_are_seen_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each begins or ends one lap, however the guest's output is cut."""
+def test_laps_are_found_in_split_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(guest_pages.Laps, "_begin", lambda _self: seen.append("begin"))
     monkeypatch.setattr(guest_pages.Laps, "_end", lambda _self: seen.append("end"))
@@ -66,27 +65,27 @@ def test_marks_are_seen_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not laps.late()
 
 
-def test_the_kernel_is_asked_again_to_shrink_a_group(
+def test_shrinking_a_control_group_is_retried_while_the_kernel_is_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    written: list[str] = []
 
     def write(_path: Path, text: str) -> None:
-        asked.append(text)
-        if len(asked) < 3:
+        written.append(text)
+        if len(written) < 3:
             raise OSError(16, "busy")
 
     monkeypatch.setattr(Path, "write_text", write)
     monkeypatch.setattr(guest_pages.time, "sleep", lambda _seconds: None)
     guest_pages.shrink(tmp_path / "limit", 4096)
-    assert asked == ["4096"] * 3
+    assert written == ["4096"] * 3
     monkeypatch.setattr(guest_pages, "_TRIES", 1)
-    asked.clear()
+    written.clear()
     with pytest.raises(OSError, match="busy"):
         guest_pages.shrink(tmp_path / "limit", 4096)
 
 
-def test_what_a_process_has_spent_is_read() -> None:
+def test_times_and_faults_of_a_process_are_read() -> None:
     found = guest_pages.counts(os.getpid(), 4096)
     assert found["minor"] > 0 and found["user_seconds"] > 0 and found["swpin"] == 0
     assert guest_pages.sizes_of(os.getpid(), "Anonymous") > 1 << 20
@@ -123,7 +122,7 @@ def test_recorded_figures_come_from_the_cells() -> None:
     for own in guest_pages.settings(cells):
         assert own[0]["laps"]
     for each in cells:
-        # With little memory the guest was read back from swap, by pieces of its page size mostly.
+        # Little memory: every lap reads pages back from swap.
         assert all(lap["major"] > 0 for lap in each["laps"])
 
 

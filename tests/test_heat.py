@@ -1,4 +1,4 @@
-"""What DAMON saw: every form that damo writes says the same, with its bounds."""
+"""DAMON records: every format of damo gives the same heat map, with bounds of the working set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MS = 10**6
 
 @pytest.mark.parametrize("form", ["json", "packed", "report", "perf"])
 def test_every_form_of_a_record_is_read(form: str, tmp_path: Path) -> None:
-    """64 KiB with an access in 20, 10 and 0 of 20 samples beside 448 KiB without any."""
+    """64 KiB, accessed in 20, 10 and 0 of 20 samples, beside 448 KiB without accesses."""
     out = importer.import_trace(CORPUS / form, tmp_path / "a.heat")
     found = damo.load(out)
     assert found.sample_ns == (5 * MS if form in ("json", "packed") else None)
@@ -49,7 +49,7 @@ def test_every_form_of_a_record_is_read(form: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("age", ["", r" (age: \4)"])
 def test_reports_of_older_versions_of_damo_are_read(age: str, tmp_path: Path) -> None:
-    """As printed until April 2022, first without ages (commits 4ba3cc0 and cf232f2 of damo)."""
+    """The format until April 2022, at first without ages (damo's commits 4ba3cc0, cf232f2)."""
     now = (CORPUS / "report").read_text()
     old = re.sub(r"(\w+-\w+) (\(.*\)) +(\d+) +(\d+)$", r"\1\2:\t\3" + age, now, flags=re.M)
     assert old != now
@@ -57,8 +57,8 @@ def test_reports_of_older_versions_of_damo_are_read(age: str, tmp_path: Path) ->
     assert damo.read(tmp_path / "old") == damo.read(CORPUS / "report")
 
 
-def test_bounds_hold_the_share_that_was_drawn() -> None:
-    """Of all outcomes of 20 draws, those whose bounds miss the share have about 5 %."""
+def test_bounds_hold_the_true_share_with_95_percent_probability() -> None:
+    """Summed over the binomial distribution of 20 samples; about 95 %."""
     from math import comb
 
     for share in (0.05, 0.2, 0.5, 0.9):
@@ -68,7 +68,7 @@ def test_bounds_hold_the_share_that_was_drawn() -> None:
     assert bounds(0, 20)[0] == 0 and bounds(20, 20)[1] == pytest.approx(1)
 
 
-def test_from_the_command_line(
+def test_a_record_is_imported_and_shown_by_the_command_line(
     nearfar: Callable[..., CompletedProcess[str]], tmp_path: Path
 ) -> None:
     data, out = tmp_path / "damon.data", tmp_path / "damon.heat"
@@ -111,7 +111,7 @@ def test_from_the_command_line(
     ],
     ids=range(8),
 )
-def test_bad_records_are_one_line(content: bytes, says: str, tmp_path: Path) -> None:
+def test_a_bad_record_is_an_error(content: bytes, says: str, tmp_path: Path) -> None:
     bad = tmp_path / "damon.data"
     bad.write_bytes(content)
     with pytest.raises(NearfarError, match=says):

@@ -1,4 +1,4 @@
-"""What the VMs of a fleet need together."""
+"""Sums of memory, huge pages and swap over the VMs of a host."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fleet(*rows: dict[str, Any], fleet: str | None = "fleet.toml") -> dict[str, 
     }
 
 
-def test_sums_of_a_host() -> None:
+def test_a_host_sums_the_needs_of_its_vms() -> None:
     (host,) = hosts(
         **fleet(
             {"memory_fraction": 0.5},
@@ -54,7 +54,7 @@ def test_sums_of_a_host() -> None:
     )
 
 
-def test_each_machine_is_a_host_and_alternatives_are_none() -> None:
+def test_each_machine_of_a_fleet_is_a_host_and_rows_without_a_fleet_are_none() -> None:
     found = hosts(**fleet({}, {"machine": "b"}, {}))
     assert [(host.machine, host.vms, host.missing_bytes) for host in found] == [
         ("host", 2, 0),
@@ -68,15 +68,15 @@ def test_each_machine_is_a_host_and_alternatives_are_none() -> None:
     assert hosts(**fleet({}, {}, fleet=None)) == []
 
 
-def test_a_guest_counts_whole() -> None:
-    """Its memory holds the program and what larger pages add; its pool of huge pages backs it."""
+def test_a_guest_counts_by_its_whole_memory() -> None:
+    """Guest memory includes the program and bloat, and huge pages back all of it."""
     given = {"guest_memory_bytes": 3 * GIB, "bloat_bytes": 1 << 20}
     (host,) = hosts(**fleet(given, {**given, "mechanism": "hugetlb", "settable_page_bytes": GIB}))
     assert (host.memory_bytes, host.bloat_bytes, host.pools) == (6 * GIB, 0, {GIB: 3})
     assert host.sentence.startswith("2 VMs with 6 GiB of memory: 2 GiB more than the host's 4 GiB")
 
 
-def test_a_fleet_ends_with_its_hosts(nearfar: Run, tmp_path: Path) -> None:
+def test_advice_of_a_fleet_ends_with_a_line_per_host(nearfar: Run, tmp_path: Path) -> None:
     file = tmp_path / "fleet.toml"
     file.write_text(
         f"storage = 'zram'\n[vm.a]\ntrace = '{GNUGO}'\nmemory = '50%'\n"

@@ -22,7 +22,7 @@ def info(trace: Path) -> dict:
     return json.loads((trace / "trace.json").read_text())
 
 
-def test_what_is_exported_can_be_imported():
+def test_every_export_format_can_be_imported():
     assert set(exporter.formats()) <= set(importer.formats())
 
 
@@ -32,7 +32,7 @@ def test_help_has_the_formats(nearfar: Run):
         assert f"--formatNAMEFormatofthefile:{','.join(formats)}." in shown
 
 
-def test_lackey_of_valgrind(tmp_path):
+def test_records_of_valgrinds_lackey_are_imported(tmp_path):
     trace = importer.import_trace(DATA / "small.lackey", tmp_path / "small.trace")
     lines = (DATA / "small.lackey").read_text().splitlines()
     count = {tag: sum(line.startswith(tag) for line in lines) for tag in ("I", " L", " S", " M")}
@@ -47,14 +47,14 @@ def test_lackey_of_valgrind(tmp_path):
     assert not found["source"]["sampled"]
 
 
-def test_perf_samples_are_marked_as_such(tmp_path):
+def test_perf_samples_are_marked_as_sampled(tmp_path):
     trace = importer.import_trace(DATA / "small.perf-script", tmp_path / "p.trace")
     assert info(trace)["source"]["sampled"] is True
     assert info(trace)["threads"][0]["process"] > 1
 
 
-def test_a_folder_of_drmemtrace(tmp_path, nearfar: Run):
-    """As DynamoRIO writes it: a file a thread, in ``trace``."""
+def test_a_folder_of_drmemtrace_is_imported(tmp_path, nearfar: Run):
+    """DynamoRIO writes a file per thread into the subfolder ``trace``."""
     entries = [(25, 0, 7), (22, 4, 1), (24, 4, 9), (28, 2, 50), (10, 4, 0x1000), (0, 0, 0x2000)]
     folder = tmp_path / "drmemtrace.app.9.dir" / "trace"
     folder.mkdir(parents=True)
@@ -73,7 +73,7 @@ def test_a_folder_of_drmemtrace(tmp_path, nearfar: Run):
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
-def test_compressed_and_from_standard_input(tmp_path, pack, nearfar: Run):
+def test_compressed_input_is_read_from_standard_input(tmp_path, pack, nearfar: Run):
     packed = pack((DATA / "small.lackey").read_bytes())
     done = nearfar("import", "-", "--json", stdin=packed, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -112,7 +112,7 @@ def test_a_bad_record_is_one_clear_line_and_leaves_nothing(tmp_path, nearfar: Ru
         (b"r 10 0\n", [], "a size of 0 touches nothing"),
     ],
 )
-def test_bad_input(tmp_path, content, args, says, nearfar: Run):
+def test_bad_input_is_an_error_and_leaves_nothing(tmp_path, content, args, says, nearfar: Run):
     done = nearfar("import", "-", *args, stdin=content, cwd=tmp_path)
     assert done.returncode == 2
     assert says in done.stderr and "Traceback" not in done.stderr
@@ -134,7 +134,7 @@ def test_force_replaces_a_trace_and_nothing_else(tmp_path):
     assert source.read_text() == "r 1000 4\nw 1000 4\n"
 
 
-def test_default_out():
+def test_the_default_output_is_named_after_the_input():
     names = {"-": "stdin", "runs/app.din.gz": "app", "app.zst": "app", "x/y.champsim.xz": "y",
              "app.7.trace.zip": "app.7", "run/app.7.dir": "app.7"}  # fmt: skip
     for source, stem in names.items():
@@ -142,7 +142,7 @@ def test_default_out():
 
 
 @pytest.mark.parametrize("format", list(exporter.formats()))
-def test_round_trip(tmp_path, format):
+def test_export_and_import_keep_the_records(tmp_path, format):
     first = importer.import_trace(DATA / "small.lackey", tmp_path / "first.trace")
     count = exporter.export_trace(first, tmp_path / "out", format=format)
     again = importer.import_trace(tmp_path / "out", tmp_path / "again.trace", format=format)

@@ -1,4 +1,4 @@
-"""A program under ``nearfar run``, for tests."""
+"""Run a program under ``nearfar run`` in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ needs_userfaultfd = pytest.mark.skipif(live.refused() is not None, reason=str(li
 
 
 def run(*words: str, **options: object) -> tuple[str, live.Outcome]:
-    """The program's output, and what the run came to."""
+    """The program's standard output, and the outcome of the run."""
     script = (
         "import json, sys\nfrom nearfar import live\nasked = json.loads(sys.argv[1])\n"
         "done = live.run(asked['words'], **asked['options'])\n"

@@ -1,4 +1,4 @@
-"""An answer of `nearfar watch`, made up."""
+"""A made-up result of ``nearfar watch``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def row(**more: Any) -> declared.Row:
-    """16 of 64 MiB are needed, 15 to 20, with ``more`` in place of usual values."""
+    """A row that says 16 (15 to 20) of 64 MiB are needed; ``more`` overrides values."""
     usual: dict[str, Any] = dict.fromkeys(column.name for column in declared.ROWS.columns)
     usual |= {
         "vm": "redis", "method": "accessed", "why_method": "accessed bits", "machine": "nvme",
@@ -27,7 +27,7 @@ def row(**more: Any) -> declared.Row:
 
 
 def watched(**more: Any) -> WatchResult:
-    """The result with this row, and four working sets."""
+    """A result with that row, and working sets of four windows."""
     windows = [
         declared.WindowsRow(
             seconds=10.0**step, anonymous_bytes=size * MIB, file_bytes=MIB, faults=faults,

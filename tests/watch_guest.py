@@ -1,4 +1,4 @@
-"""What tests/test_watch.py runs in a guest: prints words, each with what was seen."""
+"""The script that tests/test_watch.py runs in a guest; each line it prints is a key and values."""
 
 # ruff: noqa: E402
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 sys.path.insert(0, "/work/python")
-# Without the libraries that the rest of these packages needs.
+# Skip these packages' __init__.py, which needs libraries that the guest lacks.
 for package in ("watch", "size"):
     module = ModuleType(f"nearfar.{package}")
     module.__path__ = [f"/work/python/nearfar/{package}"]
@@ -47,10 +47,10 @@ def methods() -> None:
     for name in ("accessed", "damon", "touch", "squeeze"):
         target = of_group(str(HOT)) if name == "squeeze" else of_pid(child.pid)
         assert choose(name, target)[0] == name
-        # A busy host stops the guest for seconds, in which the program uses nothing and DAMON takes
-        # all memory for one region.
-        # Compressing pages is slow on an emulated processor.
+        # `touch` pages out for at most share * seconds; an emulated processor compresses slowly.
         share = 10 if name == "touch" else 0.5
+        # Several attempts: a busy host stops the guest for seconds, in which the program uses
+        # nothing and DAMON takes all memory for one region.
         for _ in range(5):
             seen = method(name).watch(target, 10, share, lambda seen: None)
             if name == "squeeze":
@@ -135,7 +135,7 @@ def names(program: Program) -> None:
     many = of_group(str(TRIED))
     seen = read(many.pids())
     whole = seen is not None and seen.private > 30 * 2 << 20
-    # They are no descendants of its first process, as those of `docker exec`.
+    # Like processes of `docker exec`, these are no descendants of the container's first process.
     print("container", of_container("web").name, of_container("web").group)
     stub("docker", "0 tried")
     print("stopped", refused(of_container, "web"))
@@ -150,7 +150,7 @@ def names(program: Program) -> None:
 
 
 def without_rights(call: Callable[[], str], user: int) -> None:
-    """Print what a process says that has no capabilities."""
+    """Call in a process without capabilities, and print the result."""
     sys.stdout.flush()
     if not os.fork():
         if user:

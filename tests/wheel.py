@@ -1,5 +1,5 @@
-"""A wheel, installed into an environment of its own and used from another folder (``make wheel``);
-or built again elsewhere and compared (``make same-wheel``)::
+"""Install a wheel into a new environment and use it from another folder (``make wheel``); or build
+it again elsewhere and compare (``make same-wheel``)::
 
     python tests/wheel.py [--again] target/wheels/nearfar-*.whl
 """
@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What a wheel must bring beside Python files.
+#: Files that a wheel must contain beside Python files.
 PLUGIN = "nearfar/_plugin/libnearfar_qemu_plugin.so"
 LIVE = "nearfar/_live/libnearfar_preload.so"
 PARTS = ("nearfar/_engine.abi3.so", PLUGIN, LIVE, "nearfar/py.typed")
@@ -39,7 +39,7 @@ def check(wheel: Path, scratch: Path) -> None:
     subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True)
     elsewhere = scratch / "elsewhere"
     elsewhere.mkdir()
-    # Nothing of the sources may help.
+    # No variable may point to the sources.
     clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     clean |= {"PATH": f"{python.parent}:{clean['PATH']}", "LC_ALL": "C"}
 
