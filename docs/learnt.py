@@ -62,7 +62,7 @@ def summary() -> str:
             part.append(f"* Do not: {'; '.join(wrong)}.")
         if unjudged := by_verdict["input"]:
             inputs = (f"{_item(row)} (`{row['input']}`)" for row in unjudged)
-            part.append(f"* Put in, so not judged: {'; '.join(inputs)}.")
+            part.append(f"* Repeats an input, so not judged: {'; '.join(inputs)}.")
         parts.append("\n".join(part))
     return "\n\n".join(["\n".join(lines), *parts]) + "\n"
 

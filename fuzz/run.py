@@ -82,7 +82,7 @@ def _readers(target: str) -> int:
 def main() -> int:
     """Run everything; exit code 1 if a reader broke."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=600.0, help="in all, building left out")
+    parser.add_argument("--seconds", type=float, default=600.0, help="total time without building")
     parser.add_argument("targets", nargs="*", help="Rust targets alone [all, and Python's]")
     arguments = parser.parse_args()
     bins = tomllib.loads((FUZZ / "Cargo.toml").read_text(encoding="utf-8"))["bin"]

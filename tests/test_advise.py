@@ -461,7 +461,7 @@ def test_advice_that_cannot_be_emitted_is_an_error(nearfar: Run, tmp_path: Path)
     [
         (["--sizes", "5000"], "--sizes: '5000' has a size that is not a power of two"),
         (["--sizes", "0"], "--sizes:"),
-        (["--model", "best"], "--model: 'best' is no model"),
+        (["--model", "best"], "--model: 'best' is not a model"),
         (["--arch", "sparc"], "--arch: no architecture 'sparc'"),
         (["--storage", "floppy"], "floppy"),
         (["--min-gain", "5"], "--min-gain: '5' is not a share"),

@@ -52,17 +52,11 @@ def test_a_type_checker_finds_misspelt_options_and_columns(tmp_path: Path) -> No
         "nearfar.paging('a.trace', page_size='4K')\n"
         "print(found.rows[0]['tlb_miss'])\n"
     )
-    # The cache of `make lint` has nearfar's modules. It keeps errors with the path, so that is relative.
-    options = ["--config-file", ROOT / "pyproject.toml", "--cache-dir", ROOT / ".mypy_cache"]
-    command = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--no-error-summary",
-        *options,
-        "script.py",
-    ]
+    # The cache of `make lint` has nearfar's modules. It keeps errors with the path of the script,
+    # which is relative here to be the same in each run.
+    flags = ["--strict", "--no-error-summary", "--config-file", ROOT / "pyproject.toml"]
+    flags += ["--cache-dir", ROOT / ".mypy_cache"]
+    command = [sys.executable, "-m", "mypy", *flags, "script.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     errors = [line.split(": ", 1) for line in done.stdout.splitlines() if ": error: " in line]
     assert [place for place, _ in errors] == ["script.py:6", "script.py:7"], done.stdout

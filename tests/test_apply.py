@@ -112,7 +112,7 @@ def test_kernels_before_6_8_have_one_switch(tmp_path: Path) -> None:
     (tmp_path / "hpage_pmd_size").write_text("2097152\n")
     (change,) = plan(2 << 20, tmp_path).changes
     assert (change.file, change.was, change.becomes) == ("enabled", "madvise", "always")
-    with pytest.raises(NearfarError, match="the nearest that it can is 2M"):
+    with pytest.raises(NearfarError, match="the nearest size that this kernel can set is 2M"):
         plan(512 << 10, tmp_path)
 
 
@@ -120,7 +120,9 @@ def test_kernels_before_6_8_have_one_switch(tmp_path: Path) -> None:
     ("size", "nearest"), [(32 << 10, "16K"), (8 << 10, "4K"), (1 << 30, "2M"), (96 << 10, "128K")]
 )
 def test_a_size_that_cannot_be_set_names_the_nearest(sysfs: Path, size: int, nearest: str) -> None:
-    with pytest.raises(NearfarError, match=f"the nearest that it can is {nearest} ") as raised:
+    with pytest.raises(
+        NearfarError, match=f"the nearest size that this kernel can set is {nearest} "
+    ) as raised:
         plan(size, sysfs)
     assert raised.value.exit_code == 2
 

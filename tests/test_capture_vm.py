@@ -126,7 +126,7 @@ def test_references_have_a_task(recorded: tuple[Path, str]) -> None:
         (["--vm-image", "debian", "--memory", "1M", "--", "true"], "at least"),
         (["--vm", "a", "--start", "never"], "'never' is no start"),
         (["--vm", "a", "--arch", "aarch64"], "an aarch64 machine needs a kernel"),
-        (["--vm", "a", "--initrd", "b"], "--initrd: belongs to a kernel"),
+        (["--vm", "a", "--initrd", "b"], "--initrd: needs a kernel"),
         (["--vm", "a", "--vm-image", "debian", "--", "true"], "--vm"),
     ],
 )
@@ -141,7 +141,7 @@ def test_bad_options_are_an_error_of_one_line(nearfar: Run, words: list[str], wh
     ("options", "command", "why"),
     [
         ([], "echo c >/proc/sysrq-trigger", "panicked: sysrq triggered crash"),
-        ([], "poweroff -f", "the virtual machine ended before the guest said so"),
+        ([], "poweroff -f", "the virtual machine ended before the guest wrote `stop`"),
         (["--start", "console:never", "--boot-timeout", "3s"], "true", "did not begin within 3 s"),
     ],
 )

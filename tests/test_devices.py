@@ -78,7 +78,7 @@ def test_the_cost_is_of_priced_devices_only() -> None:
     assert prices.cost(Device("nvme"), 1 << 30, 1 << 31) == 5.0
     assert prices.cost(Device("zram", ratio=2.0), 1 << 30, 1 << 31) == 4.0
     assert prices.cost(Device("cxl"), 1, 1) is None
-    for text, says in [("cxl=1", "is none of dram, nvme"), ("dram", "write NAME=PRICE"),
+    for text, says in [("cxl=1", "is not one of dram, nvme"), ("dram", "write NAME=PRICE"),
                        ("dram=-1", "write NAME=PRICE"), ("dram=nan", "NAME=PRICE")]:  # fmt: skip
         with pytest.raises(NearfarError, match=says):
             Prices.parse(text, ["nvme"])

@@ -224,7 +224,7 @@ def test_the_advised_page_size_of_each_mapping_is_listed() -> None:
     ]
     assert "4K                   1 others" in text
     # Heap and anonymous mapping: 64 KiB saves 9 + 5 %, 2 MiB 10 + 3 %.
-    assert "With 64K for all that can request it: gain 14 %, adds 1 MiB." in text
+    assert "With 64K for every region that can use madvise: gain 14 %, adds 1 MiB." in text
     assert "hugepages-64kB/enabled" in text and "hugepages-2048kB" not in text
     assert text.count("MADV_HUGEPAGE") == 1
     text = emit.emit("madvise", {"vm": "web", "regions": regions(heap=False)})

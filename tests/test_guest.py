@@ -239,7 +239,7 @@ FOLDER = 'for word; do case $word in file:*) cd "$(dirname "${word#file:}")"; es
         ),
         (
             "printf 'begin\\nexit 0\\n' > result; printf 'one\\r\\ntwo\\r\\n' > console",
-            "guest: ended before the command did; more memory may help; last line of its console: "
+            "guest: the guest ended before the command; give it more memory; last console line: "
             "two",
             1,
         ),

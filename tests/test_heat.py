@@ -100,7 +100,7 @@ def test_a_record_is_imported_and_shown_by_the_command_line(
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "no record of damo"),
+        (b"", "not a damo record"),
         (b"PERFILE2...", "is perf.data itself"),
         ((CORPUS / "cut").read_bytes(), "cut off"),
         (b"x\x9cnothing", "damaged"),

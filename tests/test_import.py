@@ -109,7 +109,7 @@ def test_a_bad_record_is_one_clear_line_and_leaves_nothing(tmp_path, nearfar: Ru
         (b"r 10 4\n", ["--skip-bad", "-1"], "--skip-bad"),
         (gzip.compress(b"r 10 4\n" * 9, mtime=0)[:-4], [], "damaged or cut-off gzip stream"),
         (b"r ffffffffffffffff 2\n", [], "past the end of the address space"),
-        (b"r 10 0\n", [], "a size of 0 touches nothing"),
+        (b"r 10 0\n", [], "a size of 0 bytes is not a reference"),
     ],
 )
 def test_bad_input_is_an_error_and_leaves_nothing(tmp_path, content, args, says, nearfar: Run):

@@ -40,7 +40,7 @@ ADVISE = ["advise", GNUGO, "--machine", "optane-ssd"]
     ([*ADVISE, "--storage", "nvme", "--memory", "40%,50%", "--emit", "qemu"], "2 files"),
     ([*ADVISE, "--emit", "numactl"], "--emit: `nearfar advise` has no emitter 'numactl'"),
     ([*ADVISE, "--slowdown", "x"], "--slowdown: 'x' is not"),
-    ([*ADVISE, "--model", "x"], "--model: 'x' is no model"),
+    ([*ADVISE, "--model", "x"], "--model: 'x' is not a model"),
     ([*ADVISE, "--html", "new.html", "--memory", "1%,1.1%,...,30%"], "more than one page holds"),
     ([*ADVISE, "--html", "taken.html"], "taken.html: exists already"),
     ([*ADVISE, "--out", "/dev/null/new"], "/dev/null is not a folder"),

@@ -673,7 +673,7 @@ def test_the_page_of_a_sweep(tmp_path: Path) -> None:
 
 def test_the_page_of_a_run() -> None:
     text = ran().html()
-    assert "2 times as long as bare: 4.00" in text.replace("\u00a0", " ")
+    assert "2 times as long as without nearfar: 4.00" in text.replace("\u00a0", " ")
     assert "on Linux 6.18" in text and "promotions" in text and "shadow copies" not in text
     assert "--alone measures" in ran(alone_seconds=None).html()
 

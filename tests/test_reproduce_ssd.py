@@ -25,7 +25,7 @@ from nearfar.ssd import ssd
 OTHERWISE = tuple(
     one
     for one in study.OTHERWISE
-    if one[0] in ("page cache atomic", "old content is read", "stripes of 4")
+    if one[0] in ("page cache atomic", "first touches read flash", "stripes of 4")
 )
 
 
@@ -66,7 +66,7 @@ def test_every_other_choice_is_judged_anew(found: Reproduced) -> None:
         assert case["holds"] == usual["holds"] + len(case["more"]) - len(case["fewer"])
     (atomic,) = (case for case in others if case["setting"] == "page cache atomic")
     assert any("faster than no_EPF" in item for item in atomic["fewer"])
-    (stored,) = (case for case in others if case["setting"] == "old content is read")
+    (stored,) = (case for case in others if case["setting"] == "first touches read flash")
     assert any("only in flash" in item for item in stored["more"])
 
 

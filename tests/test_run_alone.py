@@ -109,7 +109,7 @@ def test_the_slowdown_is_said_and_kept(nearfar: Run, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "50000\n"), done.stderr
     first, second, *_ = done.stderr.splitlines()
     says = "nearfar: --alone: running the program bare first; its output is discarded"
-    assert first == says and "x as long as bare (" in second
+    assert first == says and "x as long as without nearfar (" in second
     run = json.loads((out / "run.json").read_text())
     assert run["command"].startswith("nearfar run --fast 4M --alone -- sh -c ")
     result = open_run(out).result

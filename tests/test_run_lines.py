@@ -46,7 +46,7 @@ def test_time_memory_moves_and_faults() -> None:
     }  # fmt: skip
     bare = {"alone_seconds": 2.05, "alone_exit_code": 0, "alone_bytes": 30 * MIB}
     assert str(outcome(counters=counters, **bare)).splitlines() == [
-        "3.70 s (CPU 2.25 s), 1.8x as long as bare (2.05 s). "
+        "3.70 s (CPU 2.25 s), 1.8x as long as without nearfar (2.05 s). "
         "Peak: 7.5 MiB fast, 20 MiB far (compressed to 3 MiB)",
         "Promotions: 10,858 (4,335 kept a shadow). Demotions: 6,378 (378 to their shadow)",
         "Faults: 60,000 (hint 5,823, shadow 1,721, let through 5,837). Aborted copies: 20",
@@ -55,7 +55,8 @@ def test_time_memory_moves_and_faults() -> None:
 
 @pytest.mark.parametrize(("more", "says"), [
     ({}, "3.70 s (CPU 2.25 s; for the slowdown add --alone). Peak: "),
-    ({"alone_seconds": 0.1, "alone_exit_code": 0}, "37x as long as bare (0.10 s). Peak: "),
+    ({"alone_seconds": 0.1, "alone_exit_code": 0},
+     "37x as long as without nearfar (0.10 s). Peak: "),
     ({"alone_seconds": 2.0, "alone_exit_code": 1}, "s), bare 2.00 s with exit code 1. Peak: "),
     ({"far_pages_bytes": 0, "far_bytes": 0}, "7.5 MiB fast, 0 B far"),
     ({"options": {"far": "shm"}}, "7.5 MiB fast, 20 MiB far"),

@@ -153,7 +153,7 @@ def test_help_names_every_policy(nearfar: Run) -> None:
         (("--first-touch", "old"), "'old'; choose one of new, stored"),
         (("--l2p", "far"), "'far'; choose one of cached, device"),
         (("--sleep-granularity", "50"), "--sleep-granularity: '50' is not a time"),
-        (("--machine", "nvme"), "the ssd study knows TLBs of one level"),
+        (("--machine", "nvme"), "the ssd study supports only TLBs of one level"),
         (("--machine", "cxl"), "has no [cpu], which the ssd study needs"),
         (("--disk", "tape"), "no storage named `tape`; did you mean `hdd`?"),
         (("--format", "xml"), "'--format': 'xml' is not one of"),

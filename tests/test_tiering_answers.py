@@ -74,7 +74,7 @@ def study(times: Mapping[float | None, Times], phase: str = "round-4", **run: An
             "none (round-4, 2 seeds: mean, min to max).",
         ),
         ({"ssp": [100]}, "ssp alone was run: nothing to compare it with."),
-        ({"oracle": [100]}, "No policy was run but a bound."),
+        ({"oracle": [100]}, "Only `oracle`, a bound, was run: no policy to compare."),
     ],
 )  # fmt: skip
 def test_which_policy(times: Times, sentence: str) -> None:

@@ -23,7 +23,7 @@ from table import recorded, summary
 from nearfar import live
 
 NAME = "epf"
-SUMMARY = "pigz under nearfar run --far umd and file: time by who sleeps while a page comes"
+SUMMARY = "pigz under nearfar run --far umd and file: time with and without sleeping during a fetch"
 
 #: Bytes of the text, and runs of each cell for each round.
 TEXT, TURNS = 45 << 20, 3

@@ -27,7 +27,7 @@ from nearfar.paging import paging
 from nearfar.workload import bundled
 
 NAME = "fit-choice"
-SUMMARY = "the page size chosen from rates at four sizes, against the best of ten"
+SUMMARY = "the page size chosen from rates at four sizes, against the best of seven"
 
 #: Page sizes whose rates the choice sees, and all page sizes.
 MEASURED = (1024, 4096, 16384, 65536)

@@ -9,7 +9,7 @@ from inputs import Inputs
 from measure import Row, row
 
 NAME = "ssd"
-SUMMARY = "the ssd study on pigz, and flash commands of a drive that collects all the time"
+SUMMARY = "the ssd study on pigz, and flash commands of a drive under constant garbage collection"
 POLICIES = ("none", "all", "smart:50us")
 #: MQSim (CMU-SAFARI/MQSim@7ec40e3), measured once on one core of a similar machine: its three
 #: sample workloads, and a small geometry on which it collects garbage.

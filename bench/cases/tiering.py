@@ -14,7 +14,7 @@ POLICIES = ("none", "nomad", "ssp", "tpp")
 SHARES = {"none": ">= 0.5", "nomad": ">= 0.25"}
 #: The bottleneck of each policy.
 LIMITED = {
-    "none": "instructions: a TLB looked up and filled, and nobody predicts whether it hits",
+    "none": "instructions: a TLB looked up and filled, and the branch on a hit is unpredictable",
     "nomad": "what a promotion takes: a row below",
     "ssp": "what a promotion takes, as nomad",
     "tpp": "hint faults: a page takes them until its activation has passed the pagevec",

@@ -7,7 +7,7 @@ from inputs import Inputs
 from measure import Row, row
 
 NAME = "zipf"
-SUMMARY = "the default study of Zipf(1.0), where no reference is like the one before"
+SUMMARY = "the default study of Zipf(1.0), a trace without locality"
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:

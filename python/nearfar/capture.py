@@ -138,7 +138,7 @@ def run(
     image = options.get("vm_image")
     user_vm = options.get("vm") or (None if image else options.get("kernel"))
     if user_vm and words:
-        why = "a machine of your own runs its own programs, and COMMAND would not run"
+        why = "no COMMAND is possible with your own disk image; the image decides what runs"
         raise NearfarError(f"--vm: {why}; leave it out, or give --vm-image alone")
     if not words and not user_vm:
         raise NearfarError("command: is empty; put the program after `--`")

@@ -159,7 +159,7 @@ def _checked(path: Path, sample: Any, snapshots: Iterable[Snapshot]) -> Heat:
     valid = [one for one in snapshots if [region[2] for region in one.regions] != [-1]]
     if not valid:
         raise NearfarError(
-            f"{path}: no record of damo; give damon.data, or the text of `damo report raw` or "
+            f"{path}: not a damo record; give damon.data, or the text of `damo report raw` or "
             "of `perf script` with damon:damon_aggregated"
         )
     if not (sample is None or (isinstance(sample, int) and 0 < sample < 2**63)):
@@ -202,7 +202,7 @@ def _from_json(path: Path, records: Any) -> Heat:
                 regions = tuple(region(part) for part in one["regions"])
                 snapshots.append(Snapshot(number(record["target_id"]), start, end, regions))
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
-        what = "a record of damo with an entry that it does not write"
+        what = "a damo record with an entry that damo never writes"
         raise NearfarError(f"{path}: {what}; get the file again") from None
     return _checked(path, sample, snapshots)
 

@@ -58,9 +58,7 @@ def of_system(error: OSError, place: object = None) -> NearfarError:
 
 def no_memory() -> NearfarError:
     """The error for a failed allocation."""
-    return NearfarError(
-        "memory: there is no more; free some, or raise the limit on it (`ulimit -v`)"
-    )
+    return NearfarError("out of memory; free some, or raise the limit (`ulimit -v`)")
 
 
 def _plain(letter: str) -> str:

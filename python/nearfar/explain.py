@@ -448,7 +448,7 @@ def _trace(run: PagingRun, folder: Path) -> Path:
     for place in traces:
         if hashlib.sha256(read_trace(place)).hexdigest() == run["trace_json_sha256"]:
             return place
-    raise NearfarError(f"{traces[0]}: is not the trace of the run any more; run the study again")
+    raise NearfarError(f"{traces[0]}: has changed since the run; run the study again")
 
 
 def _check(

@@ -31,16 +31,17 @@ TABLES: Final = {
         columns=(
             Column("command", "string", False, "", "Program and arguments."),
             Column("policy", "string", False, "", "Policy."),
-            Column("knobs", "string", False, "", "Its knobs that were given."),
+            Column("knobs", "string", False, "", "Knobs of the policy that were set."),
             Column("far", "string", False, "", "Far tier."),
             Column("budget_bytes", "int64", False, "bytes", "Fast memory of each process.",
                    "budget"),
             Column("far_size_bytes", "int64", False, "bytes",
-                   "Most memory of each in the far tier, before compression.", "far size"),
+                   "Maximum memory of each process in the far tier, before compression.",
+                   "far size"),
             Column("far_latency_ns", "int64", False, "ns",
-                   "Time that a page took to or from the far tier at least.", "far latency"),
+                   "Minimum time of a page to or from the far tier.", "far latency"),
             Column("epf", "string", False, "",
-                   "Whose threads slept while their page came from the far tier."),
+                   "Threads that slept, instead of busy-waiting, for a page from the far tier."),
             Column("seconds", "double", False, "s", "From start to end.", "time"),
             Column("user_seconds", "double", False, "s",
                    "Processor time of the program and its managers.", "user"),
@@ -53,30 +54,30 @@ TABLES: Final = {
             Column("why", "string", True, "", "Why nearfar ended the program, if it did."),
             Column("images", "int64", False, "", "Process images that were managed."),
             Column("fast_bytes", "int64", False, "bytes",
-                   "Most fast memory in use at a moment that was looked at.", "fast"),
+                   "Peak fast memory, sampled.", "fast"),
             Column("far_pages_bytes", "int64", False, "bytes",
-                   "Most memory in the far tier, shadows included, before compression.", "far"),
+                   "Peak memory in the far tier, shadows included, before compression.", "far"),
             Column("window_bytes", "int64", False, "bytes",
-                   "Most far memory that was let through without a promotion.", "window"),
+                   "Peak far memory mapped without a promotion.", "window"),
             Column("far_bytes", "int64", False, "bytes",
-                   "Most bytes that the far tier took for it.", "far takes"),
+                   "Peak bytes that the far tier used, after compression.", "far takes"),
             Column("alone_seconds", "double", True, "s",
-                   "How long the program took bare, without nearfar; null unless `--alone` or a "
-                   "share as `--fast` had that measured.", "bare"),
-            Column("alone_exit_code", "int64", True, "", "Its exit code then."),
+                   "Duration without nearfar; null without `--alone` or a share in `--fast`.",
+                   "bare"),
+            Column("alone_exit_code", "int64", True, "", "Its exit code without nearfar."),
             Column("alone_bytes", "int64", True, "bytes",
-                   "Most private memory that one of its processes had then.", "bare memory"),
+                   "Peak private memory of one of its processes, without nearfar.", "bare memory"),
             Column("slowdown", "double", True, "",
-                   "How many times as long as bare it took; null if its exit code differs."),
+                   "Duration divided by that without nearfar; null if exit codes differ."),
             Column("resident_bytes", "int64", True, "bytes",
-                   "Most private memory that was resident, of all processes at a moment that was "
-                   "looked at.", "resident"),
+                   "Peak private resident memory of all processes, sampled.", "resident"),
             Column("resident_processes", "int64", True, "",
-                   "Processes that were managed at that moment."),
+                   "Managed processes at that peak."),
             Column("unmanaged_bytes", "int64", True, "bytes",
-                   "What of it was in mappings that are not managed.", "not managed"),
+                   "Part of it in mappings that are not managed.", "not managed"),
             Column("held_bytes", "int64", True, "bytes",
-                   "What of it could not be moved: locked, held by I/O, or shared with a child.",
+                   "Part of it that could not be moved: locked, pinned by I/O, or shared with a "
+                   "child.",
                    "held"),
             *(Column(name, "int64", False, "", what) for name, what in _engine.live_counters()),
         ),
@@ -279,7 +280,9 @@ class Outcome(FolderResult):
             return f"{used}; for the slowdown add --alone)"
         if self.slowdown is None:
             return f"{used}), bare {self.alone_seconds:.2f} s with exit code {self.alone_exit_code}"
-        return f"{used}), {self.slowdown:.2g}x as long as bare ({self.alone_seconds:.2f} s)"
+        return (
+            f"{used}), {self.slowdown:.2g}x as long as without nearfar ({self.alone_seconds:.2f} s)"
+        )
 
     def _far(self) -> str:
         far = f"{size(self.far_pages_bytes)} far"

@@ -48,8 +48,9 @@ SIZES: Final = Rows(
         Column("resident_bytes", "int64", False, "bytes", "Its peak private memory."),
         Column("added_bytes", "int64", False, "bytes", "Memory in addition to that with 4 KiB "
                "pages.", "adds"),
-        Column("advised", "bool", False, "", "Whether this size is advised: of those that fit in "
-               "it, the one that saves most, if at least 0.1 % of the whole time; else 4 KiB."),
+        Column("advised", "bool", False, "", "Whether this size is advised: of the sizes that fit "
+               "in the region, the one that saves most, if at least 0.1 % of the whole time; "
+               "else 4 KiB."),
     ),
     keys=("name", "page_bytes"),
     metrics={"ns": "less", "resident_bytes": "less"},

@@ -56,7 +56,7 @@ def open_run(folder: str | Path) -> Run:
     path = Path(folder)
     if not (path / RUN).exists():
         raise NearfarError(
-            f"{path}: no run there (no run.json); name a folder that a study's -o or "
+            f"{path}: not a run folder (no run.json); name a folder that a study's -o or "
             "`nearfar sweep` made"
         )
     try:

@@ -158,5 +158,5 @@ def warnings(result: SsdResult) -> list[str]:
     lines = trace_warnings(result.run)
     first = result.details[0]["conditioned"]
     if first is not None and not first["collecting"]:
-        lines.append("the flash was not filled so far that it must collect: see --precondition")
+        lines.append("the flash is not full enough for garbage collection: see --precondition")
     return lines

@@ -188,7 +188,11 @@ def answers(result: TieringResult) -> list[str]:
     """A sentence each on the policy and on the size of fast memory, if the study covers them."""
     comparison = standing(result)
     if comparison is None:
-        return ["No policy was run but a bound." if result.rows else "The result has no rows."]
+        return [
+            "Only `oracle`, a bound, was run: no policy to compare."
+            if result.rows
+            else "The result has no rows."
+        ]
     small = too_small(result.run)
     if small is not None:
         return [small]
@@ -232,12 +236,12 @@ def _standing(comparison: Standing, several: bool) -> str:
 
 
 def _behind(name: str, ratio: float, low: float, high: float, seeds: int) -> str:
-    """How much slower a policy is: ``4 % ahead of nomad``, ``2x none``."""
+    """How much slower a policy is: ``4 % ahead of nomad``, ``2 times as fast as none``."""
     if ratio < 1.5:
         spread = f" ({units.percent(low - 1)} to {units.percent(high - 1)})" if seeds > 1 else ""
         return f"{units.percent(ratio - 1)}{spread} ahead of {name}"
     spread = f" ({units.digits(low)} to {units.digits(high)})" if seeds > 1 else ""
-    return f"{units.digits(ratio, 2)}x{spread} {name}"
+    return f"{units.digits(ratio, 2)} times{spread} as fast as {name}"
 
 
 def _fast_memory(curves: Sequence[MemoryCurve], limit: float) -> str:

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nearfar_trace::{Error, Result};
 
 nearfar_schema::choices! {
-    /// Which architecture a program is taken to be of.
+    /// Architecture of a program.
     pub enum Arch: "architecture" {
         /// from the program's ELF header
         Auto = "auto",

@@ -54,16 +54,16 @@ nearfar_schema::options! {
         cpus: Option<Count<1, 64>> = none("1"),
         /// Kernel to boot, instead of the disk's boot loader.
         kernel: Option<String> = none("the disk boots"),
-        /// Initial file system of that kernel.
+        /// Initial file system (initrd) for --kernel.
         initrd: Option<String> = none("no file"),
-        /// Parameters of that kernel.
+        /// Command line of --kernel.
         append: Option<String> = none("nothing"),
         /// When the recording of a virtual machine begins: `boot`; `marker`, when the guest asks for
         /// it; or `console:TEXT`, when its console shows this text.
         start: Option<VmStart> = none("marker with --vm-image, otherwise boot"),
         /// Record the tasks of --vm-image as threads, instead of its processors.
         by_task: bool = false,
-        /// How long it may take until then.
+        /// Maximum time from boot to the start of recording.
         boot_timeout: Option<TimeSpan> = none("15min"),
         /// Debian packages to install in --vm-image.
         packages: Option<List<String>> = none("busybox"),
@@ -73,7 +73,7 @@ nearfar_schema::options! {
 }
 
 nearfar_schema::choices! {
-    /// Virtual machines that nearfar makes.
+    /// Images that nearfar builds.
     pub enum VmImage: "image" {
         /// Debian's kernel for clouds, and busybox
         Debian = "debian",
@@ -92,7 +92,9 @@ impl Value for VmStart {
             Some(("console", text)) if !text.is_empty() => Ok(Self::Console(text.into())),
             _ => {
                 let given = given.shown();
-                Err(format!("'{given}' is no start; write boot, marker or console:TEXT"))
+                Err(format!(
+                    "'{given}' is not a start condition; write boot, marker or console:TEXT"
+                ))
             }
         }
     }
@@ -150,7 +152,7 @@ impl Request {
         }
         if self.kernel.is_none() && (self.initrd.is_some() || self.append.is_some()) {
             let option = if self.initrd.is_some() { "--initrd" } else { "--append" };
-            return Err(Error::input(option, "belongs to a kernel", "give --kernel as well"));
+            return Err(Error::input(option, "needs a kernel", "give --kernel as well"));
         }
         let memory = self.memory.map_or(512 << 20, |bytes| bytes.0);
         if memory < MIN_MEMORY || !memory.is_multiple_of(MIB) {

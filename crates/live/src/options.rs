@@ -30,14 +30,13 @@ nearfar_schema::options! {
         /// Tier of the other memory; file:PATH makes a file, umd:MACHINE simulates an SSD, node:N
         /// is a memory node.
         far: Tier = "zstd",
-        /// Tiering policy; mine.py is one in Python.
+        /// Tiering policy: a name, or a Python file such as mine.py.
         policy: Policy = "ssp",
         /// Size limit of the far tier before compression, shadows included.
         far_size: Option<Bytes> = none("16 times --fast"),
         /// Minimum time of a page transfer to or from the far tier.
         far_latency: Nanoseconds = "0ns",
-        /// Faults whose thread sleeps until the page arrives from the far tier; the others wait on
-        /// the processor.
+        /// Faults whose thread sleeps until the page arrives from the far tier; other threads busy-wait.
         epf: epf::Written = "all",
     }
 }
@@ -248,7 +247,7 @@ pub fn check_policy(name: &str, settings: &Settings, mapped: bool) -> Result<()>
 fn foreseeing(name: &str) -> Error {
     Error::input(
         format!("--policy {name}"),
-        "knows the future, which a running program has none of",
+        "needs future references, which a running program cannot provide",
         "choose another; nearfar tiering --list has them",
     )
 }

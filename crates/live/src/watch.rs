@@ -26,19 +26,19 @@ nearfar_schema::columns! {
         command: String,
         /// Fast memory in use.
         fast_bytes: u64 ["bytes"] as "fast",
-        /// Most at a moment that was looked at.
+        /// Maximum of the samples.
         fast_peak_bytes: u64 ["bytes"] as "fast peak",
         /// Fast memory that it may use (`--fast`); of the whole run that of all its processes.
         budget_bytes: u64 ["bytes"] as "budget",
         /// Memory in the far tier, shadows included, before compression.
         far_pages_bytes: u64 ["bytes"] as "far",
-        /// Most at a moment that was looked at.
+        /// Maximum of the samples.
         far_pages_peak_bytes: u64 ["bytes"] as "far peak",
-        /// What the far tier takes for it.
+        /// Bytes that the far tier uses, after compression.
         far_bytes: u64 ["bytes"] as "far takes",
-        /// Far memory that is let through without a promotion.
+        /// Far memory in the window, referenced without a promotion.
         window_bytes: u64 ["bytes"] as "window",
-        /// Faults of the program that were answered, of every kind.
+        /// Faults served, of every kind.
         faults: u64,
         /// Pages moved from the far tier to fast memory.
         promotions: u64,
@@ -49,7 +49,7 @@ nearfar_schema::columns! {
         hint_faults: u64,
         /// First writes to pages with a shadow.
         shadow_faults: u64,
-        /// Copies under way that were given up because the page was written.
+        /// Copies aborted because the page was written.
         aborts: u64,
         /// References to slow pages that went through the window.
         window_faults: u64 as "let through",
@@ -61,7 +61,7 @@ nearfar_schema::columns! {
         promotions_per_second: Option<f64> ["per s"] as "promotions/s",
         /// Demotions over the last second.
         demotions_per_second: Option<f64> ["per s"] as "demotions/s",
-        /// Share of a processor that its manager took over the last second.
+        /// Processor share of its manager since the previous snapshot.
         manager_share: Option<f64> as "manager",
     }
     keys [pid]
@@ -166,7 +166,7 @@ impl Watched {
                 refused("is of another version of nearfar", "watch it with that one")
             }
             None if is_other => {
-                refused("what runs is of another version of nearfar", "watch it with that one")
+                refused("the run belongs to another version of nearfar", "watch it with that one")
             }
             None => refused("no `nearfar run` of this user is under way", ""),
             Some(pid) if fs::read_dir(format!("/proc/{pid}/fd")).is_err() => {

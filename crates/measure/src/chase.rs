@@ -50,7 +50,7 @@ impl Chase {
             return Err(wrong("the stride is not a multiple of 64 bytes"));
         }
         if !CHAINS.contains(&chains) {
-            return Err(wrong("so many chains are not provided for"));
+            return Err(wrong("this number of chains is not supported"));
         }
         let places = memory.bytes() / stride / chains;
         if places < 2 || window < 2 {

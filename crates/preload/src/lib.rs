@@ -69,7 +69,7 @@ fn begin(setup: &str) -> Result<(), String> {
         },
     };
     let pid = std::process::id();
-    let block = shared.claim(pid).ok_or("the program runs too many programs at once")?;
+    let block = shared.claim(pid).ok_or("the run has too many processes (4,096)")?;
     let block = &shared.blocks()[block];
     let owner = Owner::this_process().map_err(|error| format!("this process: {error}"))?;
 

@@ -19,7 +19,7 @@ nearfar_schema::choices! {
         None = "none",
         /// those that miss the machine's caches
         Cache = "cache",
-        /// those, and the lines that the caches write back
+        /// these misses, and the lines that the caches write back
         CacheWriteBacks = "cache-write-backs",
     }
 }

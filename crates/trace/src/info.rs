@@ -219,7 +219,7 @@ impl Info {
             let is_heat = dir.extension().is_some_and(|extension| extension == "heat");
             let (what, fix) = match dir.exists() {
                 true if is_heat => (
-                    "is what DAMON sampled, without the references that this needs",
+                    "holds DAMON's samples, not the references that this command needs",
                     "`nearfar info` shows it; `nearfar capture` records references",
                 ),
                 true => ("is a file, not a trace folder", "convert it with `nearfar import`"),

@@ -293,7 +293,7 @@ fn claim(temporary: &Path, request: &OutputRequest<'_>) -> Result<File> {
                 if e.kind() == io::ErrorKind::NotFound
                     && temporary.parent().is_some_and(Path::is_dir) =>
             {
-                let what = "cannot be created: its folder takes no new files";
+                let what = "cannot be created: its folder does not accept new files";
                 return Err(request.refused(what, "choose another place"));
             }
             Err(e) => return Err(failed(e)),

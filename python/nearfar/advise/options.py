@@ -158,9 +158,11 @@ ROWS: Final = Rows(
             "that gains less than `min_gain`.",
             title="set",
         ),
-        number("predicted_ns", "Of the advised page.", "ns per reference"),
-        number("simulated_ns", "Of the advised page.", "ns per reference"),
-        number("baseline_4k_ns", "Of 4 KiB, simulated.", "ns per reference", title="4 KiB"),
+        number("predicted_ns", "Predicted time of the advised page.", "ns per reference"),
+        number("simulated_ns", "Simulated time of the advised page.", "ns per reference"),
+        number(
+            "baseline_4k_ns", "Simulated time with 4 KiB pages.", "ns per reference", title="4 KiB"
+        ),
         share("gain", "1 - predicted(advised) / predicted(4 KiB)."),
         share("regret", "simulated(advised) / simulated(best) - 1."),
         byte_size("best_page_bytes", "Page size of least simulated time."),
@@ -176,7 +178,10 @@ ROWS: Final = Rows(
             "the simulated one.",
         ),
         text("model_reason", "Why that model."),
-        byte_size("model_page_bytes", "Page size without the threshold."),
+        byte_size(
+            "model_page_bytes",
+            "Page size of least predicted time, without `min_gain`.",
+        ),
         share(
             "model_regret",
             "Regret of `judged_page_bytes`; null with `--view machine`.",
@@ -241,7 +246,7 @@ ROWS: Final = Rows(
         ),
         byte_size(
             "wanted_bytes",
-            "Memory for all that the program had at once; null without `--slowdown`.",
+            "Peak memory of the program; null without `--slowdown`.",
             nullable=True,
         ),
         byte_size(

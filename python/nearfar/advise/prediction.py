@@ -254,7 +254,7 @@ def check_model(model: str) -> None:
     """Raise a :class:`NearfarError` if ``model`` is not one of :data:`MODEL_CHOICES`."""
     if model not in MODEL_CHOICES:
         raise NearfarError(
-            f"--model: {model[:40]!r} is no model; choose one of {', '.join(MODEL_CHOICES)}"
+            f"--model: {model[:40]!r} is not a model; choose one of {', '.join(MODEL_CHOICES)}"
         )
 
 

@@ -142,7 +142,7 @@ def plan(
         listed = ", ".join(short(size) for size in sizes)
         raise NearfarError(
             f"--page {short(page_bytes)}: this kernel cannot set it; "
-            f"the nearest that it can is {short(nearest)} (of {listed})"
+            f"the nearest size that this kernel can set is {short(nearest)} (of {listed})"
         )
     changes = []
     for size, effective in acting(sysfs).items():

@@ -33,7 +33,7 @@ def run(
     output_format: Format = "table",
     **options: Unpack[declared.Options],
 ) -> int:
-    """Compare two runs row by row, over seeds with confidence intervals."""
+    """Compare two runs row by row, with confidence intervals over seeds."""
     from nearfar.advise.fleet import share
     from nearfar.diff import diff
 

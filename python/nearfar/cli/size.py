@@ -76,8 +76,8 @@ def run(
 
     A program after `--` is recorded first, with its child processes, as by `nearfar capture`; what
     it prints is not shown. --sample auto records a large one in a fraction of the time, and says
-    nothing of page sizes. With --vm-image it is recorded with its virtual machine; --vm records a
-    machine of your own. Limits are advised only if the whole run was recorded.
+    nothing of page sizes. --vm-image runs and records it in a virtual machine; --vm records your
+    own virtual machine. Limits are advised only if the whole run was recorded.
     """
     import nearfar.size as sizes
     from nearfar.capture import default_output

@@ -160,12 +160,12 @@ def _print_one(one: Workload) -> None:
         ),
         "before": "\n".join(map(line, one.prepare)),
         "runs": line(one.command) + (f" < {one.stdin}" if one.stdin else ""),
-        "beside it": "\n".join(map(line, one.client)),
+        "client": "\n".join(map(line, one.client)),
         "display": "its own (Xvfb)" if one.display else "",
         "environment": "\n".join(f"{key}={value}" for key, value in one.environment.items()),
-        "whole": "about {records:,} records, {pages:,} pages of 4 KiB, {seconds} s".format(
+        "full trace": "about {records:,} records, {pages:,} pages of 4 KiB, {seconds} s".format(
             **one.expected
         ),
-        "small": "after {skip_refs:,} records, {max_refs:,} records".format(**one.small),
+        "small trace": "after {skip_refs:,} records, {max_refs:,} records".format(**one.small),
     }
     tables.show(tables.labelled((label, value) for label, value in facts.items() if value))

@@ -167,7 +167,7 @@ class Prices:
         for part in text.split(",") if text is not None else ():
             name, _, price = (word.strip() for word in part.partition("="))
             if name not in known:
-                raise NearfarError(f"--cost: {name[:40]!r} is none of {', '.join(known)}")
+                raise NearfarError(f"--cost: {name[:40]!r} is not one of {', '.join(known)}")
             try:
                 prices[name] = float(price)
             except ValueError:

@@ -65,7 +65,7 @@ ROWS: Final = Rows(
         text("storage", "The device.", title="device"),
         text(
             "access",
-            "How the program gets what is not in memory: `page fault`, or `load` of the processor.",
+            "How the program accesses memory on the device: by `page fault` or `load`.",
         ),
         byte_size("memory_bytes", "Memory of `--memory`.", title="with"),
         number(
@@ -93,7 +93,11 @@ ROWS: Final = Rows(
             "The least memory with at most `--slowdown`, with what zram takes.",
             title="needed",
         ),
-        byte_size("device_bytes", "What does not fit it, on the device.", title="on device"),
+        byte_size(
+            "device_bytes",
+            "Memory that does not fit in `needed_bytes`, on the device.",
+            title="on device",
+        ),
         number(
             "cost",
             "`needed_bytes` and `device_bytes` at the prices of `--cost`; null without them.",

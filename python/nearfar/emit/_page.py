@@ -75,14 +75,14 @@ def who_gets_pages(row: PageRow) -> list[str]:
     """A comment line that says which programs get the pages."""
     if row["mechanism"] == "base":
         return [
-            "No larger pages for programs that do not ask. Sizes that are set to `always` on their "
-            "own (hugepages-*kB/enabled) stay."
+            "Larger pages only for programs that request them. Sizes that are set to `always` on "
+            "their own (hugepages-*kB/enabled) stay."
         ]
     if row["mechanism"] not in ("mthp", "thp"):
         return []
     return [
-        "Programs that ask get them (QEMU, MADV_HUGEPAGE). For others: `echo always` to the same "
-        "file, or `nearfar apply` for one program."
+        "Programs that request them get them (MADV_HUGEPAGE; QEMU does). For others: `echo always` "
+        "to the same file, or `nearfar apply` for one program."
     ]
 
 

@@ -60,7 +60,7 @@ def emit(row: RegionsRow) -> str:
         comments.append(f"{short(region['page_bytes']):>6} {gain:>6} {added:>9}  {_name(region)}")
     not_gaining = sum(region["advised"] for region in regions) - len(gaining)
     if not_gaining:
-        comments.append(f"{short(base):>6} {'':>6} {'':>9}  {not_gaining} others")
+        comments.append(f"{short(base):>6} {'':>6} {'':>9}  {not_gaining} other regions")
     mapped = [region for region in gaining if not region["name"].startswith(_NOT_MMAP)]
     heap = [region for region in gaining if region["name"] == _HEAP]
     comments += ["", *_host_comments(regions, [*heap, *mapped])]
@@ -70,7 +70,7 @@ def emit(row: RegionsRow) -> str:
             f"  madvise(start, length, MADV_HUGEPAGE);  /* {_name(region)} */" for region in mapped
         ]
     comments += [
-        "If the host allows larger pages for all memory, limit them to these (Linux 6.18):",
+        "If the host is set to `always`, limit larger pages to these mappings (Linux 6.18):",
         "  prctl(PR_SET_THP_DISABLE, 1, PR_THP_DISABLE_EXCEPT_ADVISED, 0, 0);",
     ]
     body = ['exec "$@"']
@@ -85,7 +85,7 @@ def _host_comments(
 ) -> list[str]:
     """The page size to allow on the host for the ``requesting`` regions, its gain, added memory."""
     if not requesting:
-        return ["None of these can request them: they need `always` on the host."]
+        return ["None of these regions can request larger pages; they need `always` on the host."]
     names = {region["name"] for region in requesting}
     by_size: dict[int, list[explain.SizesRow]] = {region["page_bytes"]: [] for region in requesting}
     for region in regions:
@@ -99,7 +99,8 @@ def _host_comments(
     gain = units.percent(sum(region["saved_share"] for region in by_size[best]))
     added = units.size(sum(region["added_bytes"] for region in by_size[best]))
     comments = [
-        f"With {short(best)} for all that can request it: gain {gain}, adds {added}. As root:",
+        f"With {short(best)} for every region that can use madvise: gain {gain}, "
+        f"adds {added}. As root:",
         f"  echo madvise > {THP}/hugepages-{best // KIB}kB/enabled",
     ]
     if len(by_size) > 1:

@@ -50,7 +50,7 @@ def emit_host(host: str, rows: Sequence[SwapRow]) -> str:
     resident = sum(row["memory_bytes"] for row in rows)
     taken = sum(row["zram_bytes"] for row in rows)
     comments = [
-        f"nearfar: {host}: {units.size(size)} beyond {units.size(resident)} of memory; they "
+        f"nearfar: {host}: {units.size(size)} do not fit in {units.size(resident)} of memory, and "
         f"take {units.size(taken)} in zram",
         "Install in /etc/systemd/zram-generator.conf.d/; other settings of zram0 stay.",
     ]

@@ -48,7 +48,7 @@ def compressed(rows: Sequence[declared.Row]) -> Iterator[str]:
         if row["storage"] != ZRAM:
             continue
         if row["total_ns"] is None:
-            yield "zram: what does not fit would take all of this memory, compressed; give more."
+            yield "zram: the swapped pages, compressed, would fill this memory; give more."
         elif row["device_reads"]:
             yield "zram: compressed pages take a part of the memory, so more pages are read."
 

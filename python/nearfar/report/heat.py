@@ -32,8 +32,8 @@ def heat(found: HeatResult) -> RenderableType:
         ("monitored", units.size(found.monitored_bytes)),
         ("working set", f"mean {units.size(working['mean'])}, half of the time at most "
                         f"{units.size(working['p50'])}, most {units.size(working['most'])}"),
-        ("counted as", "damo counts it: whole regions in which a sample found an access"),
-        ("samples", f"up to {found.samples} of a snapshot's region, one each "
+        ("counted as", "in damo: each region with a sampled access counts whole"),
+        ("samples", f"up to {found.samples} per region and snapshot, one every "
                     f"{units.duration(found.sample_ns)}{assumed}"),
         ("not known", "references and their order, reads or writes, pages within a region: no "
                       "page size, fault or latency follows from it"),

@@ -45,7 +45,7 @@ def captures(run: Mapping[str, Any]) -> str:
         return ""
     low, high = run["references_per_page"]
     text = f"From {run['captures']}: {run['view']}, {low:g} to {high:g} for each page of 4 KiB."
-    return text if low >= 50 else f"{text} These are so few that first touches decide."
+    return text if low >= 50 else f"{text} With so few references per page, first touches dominate."
 
 
 def value(number: float | str | None) -> str:
@@ -60,7 +60,7 @@ def value(number: float | str | None) -> str:
 def _claims(of_paper: Claims) -> Text:
     """What a paper got right, what not, and why it matters today."""
     text = Text(f"{papers.label(of_paper['paper'])}. ", style="bold")
-    for word, statements in (("Right", of_paper["right"]), ("Not", of_paper["wrong"])):
+    for word, statements in (("Right", of_paper["right"]), ("Wrong", of_paper["wrong"])):
         if statements:
             text.append(f"{word}: {'; '.join(statements)}. ", style="not bold")
     return text.append(f"Today: {of_paper['today']}", style="not bold")
@@ -99,7 +99,7 @@ def rows(result: Reproduced) -> RenderableType:
         for row in missed
     ]
     if result.sensitivity:
-        title = "Rows that hold with other choices where the papers leave a choice"
+        title = "Rows that hold with other readings of what the papers leave open"
         other = Table(title, collapse_padding=True)
         heads = declared.SENSITIVITY_ROWS.heads
         other.add_columns(heads("setting", "why"), overflow="fold", importance=KEY)

@@ -116,7 +116,7 @@ _FLASH: Final = (
      "gc_collections", "gc_moved", "write_amplification"),
 )  # fmt: skip
 _LATE: Final = (
-    "Services later than predicted, and the causes, summed; sleepers that woke too early",
+    "Late services and their causes (total time); threads woken before their page arrived",
     ("dram_bytes", "epf", "from_flash", "late_services", "late_die", "late_channel", "late_erase",
      "overruns"),
 )  # fmt: skip
@@ -147,8 +147,8 @@ def _state(result: SsdResult) -> str:
     writes = state["sequential_writes"] + state["random_writes"] + state["further_writes"]
     return (
         f"Flash at the start: {units.count(state['mapped_pages'])} pages hold data after "
-        f"{units.count(writes)} writes ({units.count(state['further_writes'])} more than asked "
-        f"for), {units.count(state['collections'])} collections, at least "
+        f"{units.count(writes)} writes ({units.count(state['further_writes'])} more than "
+        f"requested), {units.count(state['collections'])} collections, at least "
         f"{state['least_free_blocks']} free blocks a plane; collection is "
         f"{'due' if state['collecting'] else 'not due'} in every plane."
     )

@@ -118,7 +118,7 @@ def lines(row: declared.Row) -> list[tuple[str, str]]:
             f"{row['why_method']}; times of the machine {row['machine']}.",
         ),
         ("cost", f"{units.percent(row['cost'])} of a processor."),
-        ("risk", "what it did before and does later is not seen; nor is a page size."),
+        ("risk", "covers only the time watched; no page size was measured."),
     ]
 
 

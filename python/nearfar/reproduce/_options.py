@@ -60,8 +60,8 @@ TABLES: Final = {
     ),
     "sensitivity": Rows(
         columns=(
-            Column("setting", "string", False, "", "What is chosen otherwise."),
-            Column("why", "string", False, "", "What the other choice stands for.", "stands for"),
+            Column("setting", "string", False, "", "The changed choice."),
+            Column("why", "string", False, "", "What it represents.", "stands for"),
             Column("holds", "int64", False, "", "Rows that then hold.", "hold"),
             Column("rows", "int64", False, "", "Rows in all."),
             Column("more", "string", False, "", "Items that hold only then.",

@@ -89,11 +89,11 @@ VARIANTS: tuple[tuple[str, str, Options], ...] = (
     ("slow node -0.4 GiB", "what the kernel takes", {"slow": "15149M"}),
     ("slow node -140 MiB", "fitted to table 1, without a source", {"slow": "15419M"}),
     ("26.6 GiB and its files", "what NOMAD's scripts make", _SCRIPTS),
-    ("slow node +0.4 GiB", "the benchmark's lists are not there", {"slow": "16017M"}),
+    ("slow node +0.4 GiB", "without the benchmark's offset lists", {"slow": "16017M"}),
     ("fast node -0.9 GiB", "12.5 GiB, as NOMAD's paper says", {"fast": "12800M", "slow": "16466M"}),
     (
         "scans ten times as rare",
-        "what the scanner is taken to be",
+        "the assumed scan period",
         {"knobs": {"nomad.scan_floor": "1s", "ssp.scan_floor": "1s"}},
     ),
     ("three times the rounds", "how long a run is", {"rounds": 12}),

@@ -33,19 +33,19 @@ OPTIONS: Final = (
     ),
     replace(
         _PAGING["slowdown"],
-        what="Slowdown to accept, compared with memory for all that the program has.",
+        what="Accepted slowdown against memory for the whole resident set.",
     ),
     Option(
         "ram",
         "str | None",
-        "Memory that there is for the program, with what zram takes: 200M, or 60% of its peak; "
-        "instead of the memory that is enough.",
+        "Memory available to the program and its zram: 200M, or 60% of its peak; instead of the "
+        "memory that is enough.",
         shown="as much as is enough",
         metavar="SIZE",
     ),
     replace(
         _PAGING["whole"],
-        what="Choose the page size by the whole run, with the time in which the program first "
+        what="Choose the page size by the whole run, including the time in which the program first "
         "fills its memory; otherwise by the time after that.",
     ),
     Option(
@@ -57,8 +57,8 @@ OPTIONS: Final = (
     Option(
         "zram_ratio",
         "str | float",
-        "Bytes of pages for each byte that zram needs for them. The kernel's documentation expects "
-        "2 (admin-guide/blockdev/zram).",
+        "Compression ratio of zram. The kernel's documentation expects 2 "
+        "(admin-guide/blockdev/zram).",
         default=2.0,
         metavar="RATIO",
     ),
@@ -110,7 +110,7 @@ ROWS: Final = Rows(
             "gain",
             "Time that the page size saves once memory is filled; of the whole run with `--whole`.",
         ),
-        share("gain_error", "Its error."),
+        share("gain_error", "Error of `gain`."),
         share("start_gain", "Time that the page size saves while memory is filled."),
         share(
             "start_share",

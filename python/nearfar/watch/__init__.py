@@ -259,7 +259,7 @@ def _try(
         row["tried_bytes"], row["tried_faults"] = tried.bytes, tried.faults
         row["tried_slowdown"], row["tried_stopped"] = tried.stalled, tried.stopped
     elif plan.target.pids():
-        row["tried_stopped"] = "it is all that is resident"
+        row["tried_stopped"] = "the advised memory is not less than the resident set"
     else:
         row["tried_stopped"] = "the program has ended"
 

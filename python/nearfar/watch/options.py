@@ -56,8 +56,8 @@ OPTIONS: Final = (
 ROWS: Final = Rows(
     columns=(
         text("vm", "What was watched.", title="program"),
-        text("method", "How."),
-        text("why_method", "Why so, in words."),
+        text("method", "The method that was used."),
+        text("why_method", "Why this method was used."),
         text("machine", "The machine whose times were used."),
         _COLUMN["storage"],
         byte_size(

@@ -10,7 +10,7 @@ use crate::layout::{Event, SHARED, lost, what};
 const HEAP: &str = "[heap]";
 
 /// Why a program whose `execve` was followed sent no data.
-const NEVER_BEGAN: &str = "QEMU could not load it, or the plugin";
+const NEVER_BEGAN: &str = "QEMU could not load the program or the plugin";
 
 impl Recording<'_> {
     /// Apply an event of the plugin: its words before the name, and its name.
@@ -174,7 +174,7 @@ fn reason(code: u64) -> &'static str {
     match code {
         lost::UNREADABLE => "its file cannot be read",
         lost::ARGUMENTS => "its arguments cannot be read",
-        lost::REACH => "QEMU and the plugin are out of its reach after a change of user or root",
+        lost::REACH => "it cannot open QEMU and the plugin after a change of user or root",
         lost::START => "QEMU could not be started in its place",
         _ => "not a program for this QEMU",
     }

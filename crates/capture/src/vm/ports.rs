@@ -84,15 +84,16 @@ impl Signals {
         }
         if !begun {
             let seconds = vm.boot.as_secs();
-            let what = format!("nothing is recorded: it did not begin within {seconds} s of boot");
+            let what =
+                format!("nothing is recorded: recording did not begin within {seconds} s of boot");
             let start = match &vm.start {
                 VmStart::Console(text) => format!("the console was to show '{text}'"),
-                _ => "the guest was to ask for it".to_owned(),
+                _ => "waiting for the guest to write `start`".to_owned(),
             };
             return Some(format!("{what} ({start}); the console's last line: '{line}'"));
         }
         let ended = vm.start == VmStart::Marker && !self.ends() && !stopped;
-        ended.then(|| "the virtual machine ended before the guest said so".to_owned())
+        ended.then(|| "the virtual machine ended before the guest wrote `stop`".to_owned())
     }
 
     /// Named addresses: first, last and name.

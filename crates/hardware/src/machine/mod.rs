@@ -47,7 +47,7 @@ pub struct Machine {
     /// Memory, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node: BTreeMap<String, Node>,
-    /// Which memory nodes the kernel numbers, and how they hang together.
+    /// The kernel's memory nodes, their distances and the link between sockets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<TopologySection>,
     /// Storage devices by name, each of one kind: `[storage.NAME.KIND]`.
@@ -78,14 +78,14 @@ pub struct Cpu {
     /// Sockets; one when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sockets: Option<Sourced<Count>>,
-    /// Cache lines that a core can have under way to and from memory; 10 when left out.
+    /// Outstanding cache lines of a core; 10 when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fill_buffers: Option<Sourced<Count>>,
-    /// Instructions that a core can have under way.
+    /// Instructions in flight in a core (reorder buffer).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reorder_window: Option<Sourced<Count>>,
-    /// Part of the misses of a program that wait for the miss before, up to 1; the others overlap within
-    /// the window.
+    /// Share of cache misses, up to 1, that depend on the previous miss; other misses overlap within
+    /// `reorder_window`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependent_misses: Option<Sourced<Ratio>>,
 }
@@ -128,10 +128,10 @@ pub struct Tlb {
     /// Second level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second: Option<TlbLevel>,
-    /// Most bytes of contiguous small pages that share an entry; a page each when left out.
+    /// Maximum bytes of contiguous small pages that one entry covers; one page when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coalesced: Option<Sourced<Size>>,
-    /// What a miss in all levels takes.
+    /// Page walk after a miss in all TLB levels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub walk: Option<Walk>,
 }
@@ -142,9 +142,9 @@ pub struct Tlb {
 pub struct Walk {
     /// Levels of the table.
     pub levels: Sourced<Count>,
-    /// Entries of the cache that spares a walk all levels but the last, for 2 MiB each.
+    /// Entries of the page-directory (PDE) cache, 2 MiB each: a hit leaves only the last level to walk.
     pub directories: Sourced<Count>,
-    /// Entries of the cache that spares a walk all levels but the last two, for 1 GiB each.
+    /// Entries of the upper-directory (PDPTE) cache, 1 GiB each: a hit leaves the last two levels to walk.
     pub upper_directories: Sourced<Count>,
     /// The page size with which a host backs this machine's memory, where it is a virtual one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -160,10 +160,10 @@ pub struct TlbLevel {
     /// Ways of a set; fully associative when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ways: Option<Sourced<Count>>,
-    /// Entries that pages of 2 MiB and more have for themselves; they share those above when left out.
+    /// Separate entries for pages of 2 MiB and more; when left out, `entries` serves all page sizes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub large_entries: Option<Sourced<Count>>,
-    /// Ways of a set of these; fully associative when left out.
+    /// Ways of a set of `large_entries`; fully associative when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub large_ways: Option<Sourced<Count>>,
     /// Time of a look-up that hits (for the second level: added to the first's).
@@ -198,15 +198,15 @@ pub struct Node {
     /// What the kernel and the firmware keep of it; nothing when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<Sourced<Size>>,
-    /// Bytes the medium moves at once; 64 B when left out.
+    /// Bytes of one access to the medium; 64 B when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_unit: Option<Sourced<Size>>,
     /// Modules (DIMMs, devices) that addresses are interleaved over; one when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modules: Option<Sourced<Count>>,
-    /// Seen from the socket it belongs to.
+    /// Timing from cores of its own socket.
     pub local: Timing,
-    /// Seen from another socket.
+    /// Timing from cores of another socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<Timing>,
 }
@@ -215,36 +215,37 @@ pub struct Node {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
-    /// Random load, idle.
+    /// Latency of a random load on an idle machine.
     pub read_latency: Sourced<Time>,
-    /// Store until it is in the medium or the domain that survives; the load's when left out.
+    /// Latency of a store until it is persistent (in the medium or the ADR domain); `read_latency` when left
+    /// out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_latency: Option<Sourced<Time>>,
-    /// Sequential load, idle.
+    /// Latency of a sequential load on an idle machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequential_read_latency: Option<Sourced<Time>>,
-    /// Peak, many threads.
+    /// Peak read bandwidth of many threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_bandwidth: Option<Sourced<Bandwidth>>,
-    /// Peak, many threads.
+    /// Peak write bandwidth of many threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_bandwidth: Option<Sourced<Bandwidth>>,
-    /// Random access in the medium's unit.
+    /// Read bandwidth of random accesses in units of `access_unit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub random_read_bandwidth: Option<Sourced<Bandwidth>>,
-    /// Random access in the medium's unit.
+    /// Write bandwidth of random accesses in units of `access_unit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub random_write_bandwidth: Option<Sourced<Bandwidth>>,
-    /// Loads and stores at once, where they hinder each other; no such limit when left out.
+    /// Bandwidth of mixed loads and stores if they interfere; no limit when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixed_bandwidth: Option<Sourced<Bandwidth>>,
-    /// One thread.
+    /// Read bandwidth of one thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_read_bandwidth: Option<Sourced<Bandwidth>>,
-    /// One thread.
+    /// Write bandwidth of one thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_write_bandwidth: Option<Sourced<Bandwidth>>,
-    /// Latency under load; a usual shape when left out.
+    /// Latency under load; when left out 1 + 0.1 u / (1 - u) times the idle latency at utilisation u.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded: Option<Sourced<Curves>>,
 }
@@ -262,7 +263,7 @@ pub struct TopologySection {
     pub cpus: Sourced<Indices>,
     /// The firmware's distances (SLIT): a row for each node, 10 for itself.
     pub distances: Sourced<Grid>,
-    /// Between two sockets, one direction; no limit of its own when left out.
+    /// Bandwidth of the link between two sockets, one direction; unlimited when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_bandwidth: Option<Sourced<Bandwidth>>,
 }
@@ -286,14 +287,14 @@ pub enum StorageDevice {
     Zram(Compressed),
 }
 
-/// Compressed memory, which holds swapped pages alone. A machine that borrows it reads files from
-/// its own disk.
+/// Compressed memory for swapped pages only. With the zram of another machine, files stay on the machine's
+/// own disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Compressed {
     /// Times of swapped pages.
     pub pages: Linear,
-    /// The disk with files; its key is its kind.
+    /// The device that holds files, as `[storage.NAME.zram.files.KIND]`.
     pub files: Box<StorageDevice>,
 }
 
@@ -312,7 +313,7 @@ pub struct Disk {
     pub bandwidth: Sourced<Bandwidth>,
 }
 
-/// A device without moving parts: latency + the rest of the page / bandwidth.
+/// A device without moving parts: latency + (bytes beyond `measured_at`) / bandwidth.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Linear {
@@ -324,9 +325,9 @@ pub struct Linear {
     pub measured_at: Sourced<Size>,
     /// Smallest transfer: a page is rounded up to a multiple.
     pub unit: Sourced<Size>,
-    /// Rate of a single request's further bytes, read.
+    /// Read bandwidth of a single request beyond `measured_at` bytes.
     pub read_bandwidth: Sourced<Bandwidth>,
-    /// Rate of a single request's further bytes, write.
+    /// Write bandwidth of a single request beyond `measured_at` bytes.
     pub write_bandwidth: Sourced<Bandwidth>,
 }
 
@@ -354,14 +355,14 @@ pub enum OverProvisioning {
     OfUser,
 }
 
-/// Which block of a plane is collected.
+/// Victim policy of garbage collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum VictimPolicy {
-    /// The one with the fewest valid pages.
+    /// The block with the fewest valid pages.
     #[default]
     Greedy,
-    /// Any.
+    /// A random block.
     Random,
 }
 
@@ -416,7 +417,7 @@ impl Flash {
     }
 }
 
-/// What the kernel's primitives cost; a study that needs one that is left out says so.
+/// Costs of the kernel's primitives; a study that needs a missing one reports it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
@@ -438,7 +439,7 @@ pub struct Cost {
     /// Entering and leaving an exception.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exception: Option<Sourced<Time>>,
-    /// Shooting one page out of the other cores' TLBs.
+    /// A TLB shootdown of one page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shootdown: Option<Sourced<Time>>,
     /// Kernel work of allocating one 4 KiB page, without clearing it.
@@ -447,13 +448,13 @@ pub struct Cost {
     /// Kernel work of migrating one 4 KiB page, without the copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_migration: Option<Sourced<Time>>,
-    /// Looking at or changing one entry of a page table.
+    /// Reading or changing one page-table entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_scan: Option<Sourced<Time>>,
     /// A walk of the page table after a TLB miss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_walk: Option<Sourced<Time>>,
-    /// Taking in one sample of the processor's event sampling.
+    /// Processing one sample of the processor's event sampling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<Sourced<Time>>,
     /// How late a sleeping thread may be woken.
@@ -468,13 +469,14 @@ pub struct Cost {
     pub time_slice: Option<Sourced<Time>>,
 }
 
-/// A fault that gives a program a page of zeros: the kernel's work, the clearing, and taking it back.
+/// Duration of a fault that gives a program a zeroed page: the kernel's work, clearing, and the later
+/// release.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZeroFill {
-    /// Memory that nothing has used before; in a virtual machine its host has to find it, too.
+    /// For memory never used before; in a virtual machine, including its allocation by the host.
     pub first: Sourced<Time>,
-    /// Memory that was used and freed before.
+    /// For reused memory.
     pub again: Sourced<Time>,
 }
 

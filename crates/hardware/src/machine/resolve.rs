@@ -79,7 +79,9 @@ impl Machine {
         let missing = |key| {
             Error::input(
                 format!("machine {}", self.name),
-                format!("has no `{key}` in [cost], which pages that end need"),
+                format!(
+                    "has no `{key}` in [cost], required for page faults of released and reused pages"
+                ),
                 remedy(&self.name, "add it", |machine| {
                     let cost = machine.cost.as_ref();
                     cost.is_some_and(|cost| cost.page_fault.is_some() && cost.zeroing.is_some())

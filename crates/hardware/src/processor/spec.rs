@@ -138,7 +138,7 @@ impl Machine {
         if let Some(size) = nested
             && ![1 << 12, 1 << 21, 1 << 30].contains(&size)
         {
-            let what = format!("{size} bytes are no page of a host");
+            let what = format!("{size} bytes is not a host page size");
             return Err(Error::input("--nested", what, "give 4K, 2M or 1G"));
         }
         let mut reading = Reading { machine: self, missing: Vec::new() };
@@ -180,7 +180,7 @@ impl Machine {
             let keys = reading.missing.join(", ");
             return Err(Error::input(
                 format!("machine {}", self.name),
-                format!("has no {keys}, which times as the machine spends them need"),
+                format!("has no {keys}, required to compute times of this machine"),
                 remedy(&self.name, "add them", |machine| {
                     machine.tlb.as_ref().is_some_and(|tlb| tlb.walk.is_some())
                 }) + "; or take the times of the papers with --view paper",

@@ -43,7 +43,7 @@ pub struct Memory {
 }
 
 nearfar_schema::choices! {
-    /// Who wants pages.
+    /// The requester of pages.
     pub enum Allocator: "allocator" {
         /// the kernel's `vmalloc`: also allocates an array of page pointers and page tables
         Vmalloc = "vmalloc",

@@ -21,10 +21,10 @@ knobs! {
             "Linux 6.3, debugfs numa_balancing/hot_threshold_ms";
         rate_limit: Frames = "65536MB" (in tests "24KiB"), "memory promoted in `rate_window`",
             "Linux 6.3, sysctl numa_balancing_promote_rate_limit_MBps";
-        rate_window: Time = "1s" (in tests "50us"), "the time that the rate limit speaks of", "by definition";
+        rate_window: Time = "1s" (in tests "50us"), "period of the rate limit", "by definition";
         adjust_period: Time = "60s" (in tests "100us"), "time between adjustments of the threshold",
             "Linux 6.3, sysctl numa_balancing_scan_period_max_ms";
-        spare: Frames = "1GiB" (in tests "4KiB"), "least free memory above `high` that counts as to spare",
+        spare: Frames = "1GiB" (in tests "4KiB"), "free memory above `high` from which every hint fault promotes",
             "Linux 6.3, pgdat_free_space_enough: the larger of 1 GiB and 1/16 of the node";
         lru_gen: bool = "false", "kswapd demotes in the order of the multi-generational LRU",
             "Linux 6.12, /sys/kernel/mm/lru_gen/enabled; off, as in Linux without CONFIG_LRU_GEN_ENABLED";

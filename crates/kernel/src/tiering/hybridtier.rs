@@ -30,14 +30,14 @@ knobs! {
         momentum: u64 = "3" (in tests "2"), "momentum from which a page moves up", "HybridTier, momentum_thresh";
         momentum_samples: u64 = "1100000" (in tests "40"), "samples from one halving of momentum to the next",
             "HybridTier, perf_func";
-        frequency_samples: u64 = "160", "the same of frequency, for each page of the fast node",
+        frequency_samples: u64 = "160", "samples from one halving of frequency to the next, per page of the fast node",
             "HybridTier, SAMPLE_SIZE";
         demote_share: f64 = "0.05", "free share of the fast node that demotion restores",
             "HybridTier, DEMOTE_WMARK";
         allocation_share: f64 = "0.0125", "free share below which it demotes", "HybridTier, ALLOC_WMARK";
         second_chance: Time = "60s" (in tests "200us"), "time until a second look at a frequent page",
             "HybridTier, perf_func";
-        second_chances: Frames = "40000KiB" (in tests "16KiB"), "most pages that wait for it",
+        second_chances: Frames = "40000KiB" (in tests "16KiB"), "maximum pages waiting for a second look",
             "HybridTier, second_chance_queue: 10,000";
         batch: u64 = "32" (in tests "4"), "pages moved in a step", "assumption: as kswapd";
     }

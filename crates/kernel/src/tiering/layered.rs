@@ -99,7 +99,7 @@ impl Declared {
             let names: Vec<_> = rules.names().collect();
             return Err(Error::input(
                 "policy",
-                format!("{} is only asked on the base `nomad`", names.join(", ")),
+                format!("{} is only called on the base `nomad`", names.join(", ")),
                 "set base = \"nomad\" in the class",
             ));
         }
@@ -249,7 +249,7 @@ mod tests {
         let declared =
             Declared { base: Some("tpp".into()), hooks: Hooks::WRITTEN, ..Declared::default() };
         let error = declared.check(&Settings::default()).unwrap_err().to_string();
-        assert!(error.contains("written is only asked on the base `nomad`"), "{error}");
+        assert!(error.contains("written is only called on the base `nomad`"), "{error}");
         assert!(
             Declared { base: Some("nomad".into()), ..declared }.check(&Settings::default()).is_ok()
         );

@@ -164,9 +164,9 @@ pub fn find(text: &str) -> Result<(&'static str, &'static TierEntry, &str)> {
         return refused(format!("no far tier is called `{name}`"), fix);
     };
     match (tier.argument.is_empty(), argument.is_empty()) {
-        (true, false) => refused(format!("{name} takes nothing after it"), format!("write {name}")),
+        (true, false) => refused(format!("{name} takes no argument"), format!("write {name}")),
         (false, true) => {
-            refused(format!("{name} of what?"), format!("write {name}:{}", tier.argument))
+            refused(format!("{name} needs an argument"), format!("write {name}:{}", tier.argument))
         }
         _ => Ok((name, tier, argument)),
     }

@@ -12,7 +12,7 @@ pub static TIER: TierEntry = TierEntry {
     what: "a memory node, whose pages the program accesses in place",
     argument: "N",
     is_mapped: true,
-    own_time: Some("whose pages are referred to where they are"),
+    own_time: Some("whose pages are accessed in place"),
     check: |argument, pages| Machine::read().check(argument, pages).map(|node| node.to_string()),
     make: |_, _| Ok(Box::new(Node)),
 };

@@ -27,7 +27,7 @@ pub static TIER: TierEntry = TierEntry {
     what: "a simulated DRAM-interface SSD; its flash is a temporary file",
     argument: "MACHINE",
     is_mapped: false,
-    own_time: Some("whose machine says how long pages take"),
+    own_time: Some("whose machine file determines the latency"),
     check: |machine, pages| {
         OnFlash::open(machine, pages)?;
         let is_path = machine.contains('/') || machine.ends_with(".toml");

@@ -36,7 +36,7 @@ impl HangDetector {
     ) -> std::result::Result<(), String> {
         let (limit, hangs) = match block.waits() {
             true => (POLICY_HANG, "its policy has not answered for 30 s"),
-            false => (HANG, "its manager has not been heard of for 2 s"),
+            false => (HANG, "its manager has sent no heartbeat for 2 s"),
         };
         let heartbeat = block.heartbeat.load(Ordering::Relaxed);
         if self.hangs(thread, heartbeat, monotonic(), limit) { Err(hangs.into()) } else { Ok(()) }

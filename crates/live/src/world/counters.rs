@@ -33,14 +33,14 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Faults of the program that were answered, of every kind.
+    /// Faults served, of every kind.
     faults,
     /// Pages touched for the first time.
     first_touches,
     /// Hint faults. A policy may see one several times: under TPP, a reference faults again until its
     /// page is active.
     hint_faults,
-    /// Faults of pages that were parked to see whether they are used.
+    /// Faults on pages that were parked to emulate accessed bits.
     accessed_faults,
     /// References to slow pages that went through the window.
     window_faults,
@@ -48,7 +48,7 @@ counters! {
     promotions,
     /// Of these, pages that kept a shadow.
     shadow_copies,
-    /// Copies under way that were given up because the page was written.
+    /// Copies aborted because the page was written.
     aborts,
     /// Pages moved to the far tier by a copy.
     demotions_copied,
@@ -60,26 +60,26 @@ counters! {
     watch_faults,
     /// Shadows freed because their room was needed.
     shadows_reclaimed,
-    /// Pages given back by the program.
+    /// Pages released by the program.
     released,
-    /// Times that a page could not be parked: held by the program's I/O, a lock or a child.
+    /// Failed attempts to park a page that was pinned by I/O, a lock or a child.
     pinned,
-    /// Children, each given what it needs.
+    /// Forks whose child got a copy of all its pages.
     forks,
-    /// Pages in fast memory because there was room nowhere.
+    /// Pages over the fast budget, as no node had a free frame.
     over_budget,
     /// Pages loaded from the far tier.
     far_loads,
     /// Pages stored there.
     far_stores,
-    /// Pages that took time to come from the far tier, as it was asked for them ahead.
+    /// Asynchronous reads from the far tier.
     fetches,
-    /// Time that they were predicted to take, added up, ns.
+    /// Sum of the predicted durations of asynchronous reads, ns.
     fetches_predicted_ns,
-    /// Time that they took, added up, ns.
+    /// Sum of the durations of asynchronous reads, ns.
     fetches_ns,
     /// Faults whose thread slept until its page had come.
     slept,
-    /// Faults whose thread kept its processor busy until then.
+    /// Faults whose thread busy-waited until its page arrived.
     stalled,
 }

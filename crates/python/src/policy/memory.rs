@@ -107,7 +107,9 @@ impl MemoryHandle {
             // SAFETY: the pointer is set only while `with_memory` holds the borrow, and the lock makes this
             // the only use of it.
             Some(borrowed) => use_it(unsafe { borrowed.0.as_mut() }),
-            None => return Err(PyRuntimeError::new_err("memory is only there while a hook runs")),
+            None => {
+                return Err(PyRuntimeError::new_err("memory can only be used while a hook runs"));
+            }
         };
         if self.gone.as_ref().is_some_and(|gone| gone.load(Ordering::Acquire)) {
             return Err(PyRuntimeError::new_err("the program has ended"));

@@ -40,9 +40,9 @@ columns! {
         records: u64,
         /// Share of all data references.
         share: f64 ["share"],
-        /// The function that makes most of them; null without fetches in the trace.
+        /// Function with most of these references; null without fetches in the trace.
         function: Option<String>,
-        /// Its share of them, by a sample.
+        /// Share of these references by this function, from a sample.
         function_share: Option<f64> ["share"],
     }
     keys [name, addr_low]

@@ -10,8 +10,7 @@ nearfar_schema::columns! {
         bytes: u64 ["bytes"] as "bytes touched",
         /// Bytes of the distinct 4 KiB pages touched since the start.
         footprint_bytes: u64 ["bytes"],
-        /// Bytes of 4 KiB frames that the program has at the end of the interval; null where the
-        /// trace does not say when pages end.
+        /// Resident bytes (4 KiB frames) at the end of the interval; null if the trace has no lifetimes.
         resident_bytes: Option<u64> ["bytes"] as "bytes resident",
     }
     keys [record]
@@ -26,8 +25,7 @@ nearfar_schema::columns! {
         /// File, `[heap]`, `[stack]`, `(anonymous) 0x...`, `page cache: FILE`, `(unnamed)`, or a
         /// range.
         name: String as "region",
-        /// First byte of the lowest page last touched under this name; null where regions were
-        /// taken together.
+        /// First byte of the lowest page last touched under this name; null for a sum of regions.
         addr_low: Option<u64>,
         /// Byte after the highest one; may be 2^64.
         addr_high: Option<u128>,
@@ -35,7 +33,7 @@ nearfar_schema::columns! {
         pages: u64 ["pages"],
         /// Records that begin here.
         records: u64,
-        /// Of these, loads of the program.
+        /// Loads of the program among `records`.
         loads: u64,
         /// Stores of the program.
         stores: u64,

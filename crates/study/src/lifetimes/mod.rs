@@ -49,7 +49,7 @@ pub use recent::Recent;
 pub use spaces::{Backing, Spaces};
 
 nearfar_schema::choices! {
-    /// Whether pages end.
+    /// Whether the trace's events free pages.
     pub enum Lifetimes: "answer" {
         /// the trace's events free pages; memory sizes are shares of the peak resident set
         On = "on",

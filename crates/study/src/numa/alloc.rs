@@ -27,7 +27,7 @@ pub struct AllocOptions {
 }
 
 nearfar_schema::columns! {
-    /// What landed on one node.
+    /// Memory of an allocation on one node.
     pub struct Landed {
         /// Topology index of the node that backs it.
         node: usize,
@@ -45,7 +45,7 @@ nearfar_schema::columns! {
         free_bytes: u64 ["bytes"],
         /// Time to allocate and clear a page.
         page_ns: f64 ["ns"],
-        /// Which part sets the pace of most of them: `core`, `medium` or `link`.
+        /// Bottleneck of most of these pages: `core`, `medium` or `link`.
         bound_by: &'static str,
     }
     keys [node]
@@ -59,7 +59,7 @@ nearfar_schema::columns! {
     pub struct AllocRow {
         /// Mode of placement.
         mode: &'static str,
-        /// Bytes asked for.
+        /// Requested bytes.
         size_bytes: u64 ["bytes"],
         /// Whether all of it could be allocated.
         possible: bool,
@@ -81,7 +81,7 @@ nearfar_schema::columns! {
         local_far_bytes: u64 ["bytes"] as "other near",
         /// On persistent or CXL memory of others.
         remote_far_bytes: u64 ["bytes"] as "other far",
-        /// Stretches of pages whose nodes repeat one pattern.
+        /// Extents: runs of pages that repeat one pattern of nodes.
         extents: u64,
     }
     keys [mode, size_bytes]

@@ -47,8 +47,7 @@ nearfar_schema::options! {
         threads: Threads = 1,
         /// Assume that memory mode's DRAM cache has no dirty lines.
         clean_cache: bool = false,
-        /// Let a core fill all modules that pages are interleaved over at once, not only the one
-        /// that holds its page.
+        /// Let a core write to all interleaved modules at once instead of only the one that holds its page.
         all_modules: bool = false,
     }
 }

@@ -48,7 +48,7 @@ pub struct PairOptions {
 }
 
 nearfar_schema::columns! {
-    /// How a pair fares.
+    /// Hit rates and times of a pair.
     pub struct PairRow {
         /// Whether pages lie at random.
         shuffled: bool,
@@ -71,9 +71,9 @@ nearfar_schema::columns! {
         together_ns_a: f64 ["ns"],
         /// Time of an access together, second guest.
         together_ns_b: f64 ["ns"],
-        /// Together over alone, first guest.
+        /// Time together divided by time alone, first guest.
         slowdown_a: f64,
-        /// Together over alone, second guest.
+        /// Time together divided by time alone, second guest.
         slowdown_b: f64,
     }
     keys [shuffled, overlap]

@@ -58,16 +58,16 @@ nearfar_schema::columns! {
 }
 
 nearfar_schema::columns! {
-    /// What a program sees under a mode.
+    /// Performance of a program under a mode.
     #[derive(Default)]
     pub struct RunRow {
         /// Mode of placement.
         mode: &'static str,
         /// Bytes of the pages touched.
         footprint_bytes: u64 ["bytes"],
-        /// Whether all of them find memory; nothing else is known when they do not.
+        /// Whether all pages fit in memory; if false, all other results are empty.
         possible: bool,
-        /// Accesses to memory; 1 for a stream, whose bytes are shares.
+        /// Memory accesses; for a stream 1, and byte counts are per access.
         accesses: f64 ["lines"],
         /// Share of accesses that store.
         store_share: f64,
@@ -85,7 +85,7 @@ nearfar_schema::columns! {
         latency_ns: Option<f64> ["ns"],
         /// Bandwidth over all threads, or null.
         gb_per_second: Option<f64> ["GB/s"] as "GB/s",
-        /// What sets the pace: `cores`, a node's label or `link`.
+        /// Bottleneck: `cores`, a node's label or `link`.
         bound_by: Option<String>,
     }
     keys [mode, footprint_bytes]

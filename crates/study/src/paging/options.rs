@@ -39,9 +39,9 @@ nearfar_schema::choices! {
     pub enum PageCache: "state of the page cache" {
         /// the first reference to a page of a file reads it from storage
         Cold = "cold",
-        /// the page is in memory; the fault is not counted
+        /// files are in the page cache; their first faults are not counted
         Warm = "warm",
-        /// files are in memory that is not counted, such as another control group's
+        /// file pages are charged to other memory, such as that of another control group
         Elsewhere = "elsewhere",
     }
 }
@@ -97,8 +97,8 @@ nearfar_schema::options! {
         nested: Option<Bytes> = none("from the machine file"),
         /// Slowdown to accept in the recommended memory size, compared with enough memory.
         slowdown: Share = crate::SLOWDOWN,
-        /// Choose the page size by the whole run, with the time in which the program first fills its
-        /// memory; otherwise by the time after that. For `--view machine`.
+        /// Choose the page size by the whole run, including the time to fill memory; otherwise by the time
+        /// after that. For `--view machine`.
         whole: bool = false,
         /// Threads; 0 = one per core.
         threads: Runtime<Count<0, 1024>> = 0,

@@ -16,19 +16,19 @@ nearfar_schema::columns! {
         page_bytes: u64 ["bytes"],
         /// Memory size.
         memory_bytes: u64 ["bytes"],
-        /// Memory size where it was given as a part of the peak resident set (of the 4 KiB
-        /// footprint where pages never end), or null.
+        /// Memory size as a fraction of the peak resident set (without lifetimes, of the 4 KiB footprint);
+        /// null if given in bytes.
         memory_fraction: Option<f64> ["of the peak resident set"],
         /// Frames: memory / page, at least 8.
         frames: u64 ["pages"],
-        /// References at this page size; one that crosses a page counts in both, but not with
-        /// `--view machine`, which has one number for all page sizes.
+        /// References at this page size; one that crosses a page border counts for both pages, except with
+        /// `--view machine`.
         references: u64,
-        /// Page walks: what no level of the TLB held.
+        /// Page walks: misses of all TLB levels.
         tlb_misses: u64 as "TLB misses",
         /// e, epsilon of page-size advice (000).
         tlb_miss_rate: f64 ["per reference"] as "TLB miss rate",
-        /// First-level misses that the second level held; 0 with one level.
+        /// First-level misses that hit the second level; 0 with one level.
         tlb_second_hits: u64 as "second TLB hits",
         /// Page faults; an estimate in a captured sample.
         faults: u64,
@@ -36,7 +36,7 @@ nearfar_schema::columns! {
         fault_rate: f64 ["per reference"],
         /// Standard error of the fault rate in a captured sample, else null.
         fault_rate_error: Option<f64> ["per reference"],
-        /// Distinct pages: no memory size can fault less.
+        /// Distinct pages: the minimum number of faults at any memory size.
         pages: u64 ["pages"],
         /// Evictions of written pages.
         dirty_evictions: u64 as "dirty",
@@ -48,8 +48,8 @@ nearfar_schema::columns! {
         data_ns: f64 ["ns per reference"],
         /// T_A + T_D.
         total_ns: f64 ["ns per reference"],
-        /// Faults on pages that the kernel filled with zeros, or with a copy. Where pages never end
-        /// all memory counts as private.
+        /// Faults on pages that the kernel filled with zeros, or with a copy. Without lifetimes, all memory
+        /// counts as private.
         zero_fills: u64,
         /// Faults that read a page of a file for the first time.
         file_reads: u64,
@@ -61,7 +61,7 @@ nearfar_schema::columns! {
         swap_outs: u64,
         /// Evictions that wrote a page to its file.
         write_backs: u64,
-        /// Instructions, when nothing misses. This and the eight after it are null but with
+        /// Time of instructions without misses. This and the next eight columns are null without
         /// `--view machine`; the times add up to `total_ns`, with `start_ns`.
         cpu_ns: Option<f64> ["ns per reference"],
         /// Waiting for the second level of the TLB.
@@ -76,10 +76,10 @@ nearfar_schema::columns! {
         fault_ns: Option<f64> ["ns per reference"] as "faults",
         /// Waiting for the storage, without `start_ns`.
         io_ns: Option<f64> ["ns per reference"] as "I/O",
-        /// Most private memory at once where the page size is switched on for it.
+        /// Peak private memory if it uses this page size.
         resident_bytes: Option<u64> ["bytes"],
-        /// Share of its pages whose memory is read before it is written: there, Linux before 6.13
-        /// keeps 4 KiB pages. 0 below 2 MiB.
+        /// Share of huge pages that are read before they are written; Linux before 6.13 keeps 4 KiB pages
+        /// there. 0 below 2 MiB.
         read_first_share: Option<f64>,
         /// The machine.
         machine: String,
@@ -96,8 +96,8 @@ nearfar_schema::columns! {
         total_ns_low: Option<f64> ["ns per reference"],
         /// The time with both rates at their upper ends.
         total_ns_high: Option<f64> ["ns per reference"],
-        /// Filling memory: faults that raise the peak of private memory or map what is in memory,
-        /// and first reads of files. Null but with `--view machine`.
+        /// Time to fill memory: faults that raise the peak of private memory or map resident pages, and first
+        /// reads of files. Null without `--view machine`.
         start_ns: Option<f64> ["ns per reference"] as "start",
     }
     keys [machine, storage, memory_fraction | memory_bytes, page_bytes]

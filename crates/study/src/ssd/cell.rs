@@ -25,8 +25,7 @@ nearfar_schema::columns! {
         accesses: u64 ["lines"],
         /// Page-table walks.
         tlb_misses: u64 as "TLB misses",
-        /// Page-table walks that found the page in need of a move, or on its way for another
-        /// thread.
+        /// Page-table walks that found the page outside the device's DRAM, or arriving for another thread.
         embedded_faults: u64 as "embedded faults",
         /// Embedded page faults per access.
         embedded_fault_rate: f64 ["per access"] as "faults",
@@ -34,9 +33,9 @@ nearfar_schema::columns! {
         joined_faults: u64,
         /// Embedded page faults that went to the kernel; those raised again are in `overruns`.
         passed_to_kernel: u64,
-        /// Their share of all embedded page faults.
+        /// Share of embedded page faults that the kernel served.
         passed_share: f64 as "passed on",
-        /// How often a thread slept; not where it was in a section that may not.
+        /// Times that a thread slept for an embedded page fault; atomic sections never sleep.
         slept: u64,
         /// How often a thread woke before its page was there, and raised the fault again.
         overruns: u64,
@@ -50,7 +49,7 @@ nearfar_schema::columns! {
         cpu_stall: f64 ["s"] as "stall",
         /// Exceptions and context switches.
         cpu_switch: f64 ["s"] as "switch",
-        /// Nothing to run.
+        /// Time of cores without a thread to run.
         cpu_idle: f64 ["s"] as "idle",
         /// Services of the device: pages moved in or out, and waited for.
         services: u64,
@@ -75,7 +74,7 @@ nearfar_schema::columns! {
         write_amplification: f64 as "WA",
         /// Pages that left the device's DRAM.
         evictions: u64 ["pages"],
-        /// Those that had been written to.
+        /// Evicted pages that were dirty.
         dirty_evictions: u64 ["pages"],
         /// Erases of the block erased least, preconditioning included.
         erases_least: u32,
@@ -91,11 +90,11 @@ nearfar_schema::columns! {
         faults_while_filling: u64,
         /// Services that took longer than predicted.
         late_services: u64 as "late",
-        /// How much longer, all together, as dies were at work for others.
+        /// Total delay of services while dies worked for other services.
         late_die: f64 ["s"] as "die",
-        /// As channels carried other pages.
+        /// Total delay while channels carried other pages.
         late_channel: f64 ["s"] as "channel",
-        /// As blocks were erased, which no prediction counts.
+        /// Total delay by erases, which predictions omit.
         late_erase: f64 ["s"] as "erasing",
     }
     keys [dram_bytes, epf]

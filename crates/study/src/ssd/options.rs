@@ -92,7 +92,7 @@ impl Host {
         let tlb = machine.tlb.as_ref().ok_or_else(|| lacks("[tlb.first]"))?;
         if tlb.second.is_some() {
             let place = format!("machine {} key tlb.second", machine.name);
-            let what = "the ssd study knows TLBs of one level";
+            let what = "the ssd study supports only TLBs of one level";
             return Err(Error::input(place, what, remedy(&machine.name, "take it out", has_flash)));
         }
         let entries = |name: &str, level: &TlbLevel| {
@@ -102,7 +102,7 @@ impl Host {
                 Ok(entries) if full && entries <= 1 << 20 => Ok(entries),
                 _ => Err(Error::input(
                     format!("machine {} key tlb.{name}", machine.name),
-                    "the ssd study knows fully associative TLBs of up to 1048576 entries",
+                    "the ssd study supports only fully associative TLBs of up to 1048576 entries",
                     "leave out ways, as in --machine umd",
                 )),
             }
@@ -160,7 +160,7 @@ nearfar_schema::choices! {
     pub enum FileData: "state of file data" {
         /// the writes: the page is dirty
         Dirty = "dirty",
-        /// nothing: the page is clean; MARSSx86 transfers past its memory model
+        /// nothing: the page is clean; MARSSx86's disk transfers bypass its memory model
         Clean = "clean",
     }
 }
@@ -170,7 +170,7 @@ nearfar_schema::choices! {
     pub enum Bus: "state of the bus" {
         /// other cores access the DRAM meanwhile
         Free = "free",
-        /// other cores' accesses wait, because a DDR device cannot put off an answer
+        /// other cores' accesses wait, because a DDR device cannot delay its response
         Held = "held",
     }
 }
@@ -253,7 +253,7 @@ nearfar_schema::options! {
         sleep_granularity: Option<Nanoseconds> = none("the machine's cost.timer_slack"),
         /// Kinds of references whose faults may not sleep, joined by `+`.
         atomic: Atomic = "kernel",
-        /// What the flash has of a page before its first reference.
+        /// Whether the flash holds a page before its first reference.
         first_touch: FirstTouch = "new",
         /// State of a page that is first executed or read by the kernel, and so comes from a file.
         file_data: FileData = "dirty",

@@ -34,11 +34,11 @@ const SMALL: u32 = 12;
 const MIN_PAGES: u64 = 64;
 
 nearfar_schema::choices! {
-    /// Kernels that differ in what they give.
+    /// Kernel versions, which differ in the page size of a write to the huge zero page.
     pub enum Linux: "kernel" {
-        /// or older: in 2 MiB of memory that is read before it is written, writes give 4 KiB pages
+        /// or older: a write to 2 MiB of memory that was only read before allocates a 4 KiB page
         Older = "6.12",
-        /// or later: they give the 2 MiB
+        /// or later: such a write allocates a 2 MiB page
         Newer = "6.13",
     }
 }
@@ -91,7 +91,7 @@ nearfar_schema::columns! {
         policy: String,
         /// References.
         references: u64,
-        /// All time.
+        /// Total time.
         total_ns: f64 ["ns per reference"] as "time",
         /// Instructions, when nothing misses.
         cpu_ns: f64 ["ns per reference"] as "cpu",
@@ -111,9 +111,9 @@ nearfar_schema::columns! {
         io_ns: f64 ["ns per reference"] as "I/O",
         /// Most private memory that was mapped at once, as `RssAnon` counts it.
         peak_bytes: u64 ["bytes"] as "peak",
-        /// Its mean over time.
+        /// Mean over time.
         mean_bytes: f64 ["bytes"] as "mean",
-        /// Most memory in pages of which a part is mapped, as a memory limit counts it.
+        /// Peak memory of pages that are at least partly mapped, as a memory limit counts them.
         held_bytes: u64 ["bytes"] as "held",
         /// Mean share of mapped private memory in pages of 2 MiB.
         huge_share: f64 ["share"] as "huge",
@@ -141,7 +141,7 @@ nearfar_schema::columns! {
         shrunk: u64 as "splits at the limit",
         /// Pages of 4 KiB that were read from swap.
         swap_ins: u64 as "swap-ins",
-        /// Pages of 4 KiB that went to swap, those among them that swap still had.
+        /// 4 KiB pages swapped out, including those whose copy was still in swap.
         swap_outs: u64 as "swap-outs",
     }
     keys [policy]
@@ -225,7 +225,7 @@ impl Study {
         let storage = match (&request.memory, &request.storage) {
             (None, None) => None,
             (None, Some(_)) => {
-                let what = "means nothing without a limit, at which memory is swapped";
+                let what = "has no effect without --memory, at whose limit memory is swapped";
                 return Err(Error::input("--storage", what, "add --memory"));
             }
             (Some(_), name) => {

@@ -23,11 +23,11 @@ use crate::lifetimes::Lifetimes;
 nearfar_schema::options! {
     /// The options of a tiering study as they are written.
     pub struct Request {
-        /// A generated workload, its .toml file, or a trace folder; comma-separated, several that share the
+        /// A generated workload, its .toml file, or a trace folder; several, separated by commas, share the
         /// machine.
         workload: Loads = "nomad-medium",
-        /// Shares of the fastest node for several programs, such as 2:1: who is above its share is demoted
-        /// first and promoted last.
+        /// Shares of the fastest node, such as 2:1: pages of a program above its share are demoted first and
+        /// promoted last.
         share: Option<Shares> = none("no shares"),
         /// Policies, comma-separated, or `all`; mine.py is a policy in Python.
         policy: Policies = "all",

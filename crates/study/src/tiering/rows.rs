@@ -26,11 +26,11 @@ nearfar_schema::columns! {
         phase: String,
         /// The program's accesses.
         accesses: u64,
-        /// How long they took, simulated.
+        /// Simulated duration of the accesses.
         seconds: f64 ["s"],
         /// Bytes of the program's accesses per second.
         bandwidth_mb_s: f64 ["MiB/s"] as "MiB/s",
-        /// Time of an access of a thread, all its faults included.
+        /// Mean time of an access of a thread, faults included.
         mean_latency_ns: f64 ["ns"] as "access",
         /// Share of accesses to the fastest node.
         fast_hit_ratio: f64 as "fast",
@@ -42,9 +42,9 @@ nearfar_schema::columns! {
         promotions: u64 ["pages"] as "up",
         /// Pages moved down.
         demotions: u64 ["pages"] as "down",
-        /// Of these, onto their shadow.
+        /// Demotions onto the page's shadow.
         demotions_remapped: u64 ["pages"] as "remap",
-        /// Of these, by a copy.
+        /// Demotions by copying.
         demotions_copied: u64 ["pages"] as "copied",
         /// Promotions that kept a shadow.
         shadow_copies: u64 ["pages"] as "shadow",
@@ -60,14 +60,14 @@ nearfar_schema::columns! {
         write_faults: u64,
         /// Bytes copied between nodes.
         bytes_migrated: u64 ["bytes"],
-        /// Most bytes in shadows at a time.
+        /// Peak bytes of shadows.
         shadow_bytes_peak: u64 ["bytes"],
         /// Pages on the fastest node at the end. With two nodes, that is as many as at the end of the phase
         /// before, plus those allocated and moved up, less those released and moved down.
         fast_pages: u64 ["pages"],
         /// Size of the fastest node.
         fast_node_bytes: u64 ["bytes"] as "fast memory",
-        /// The same where it was given as a part of the program's memory, or null.
+        /// Size of the fastest node as a fraction of the program's memory; null if given in bytes.
         fast_fraction: Option<f64> ["of the program's memory"],
     }
     keys [workload, mix, fast_fraction | fast_node_bytes, policy, phase]
@@ -118,7 +118,7 @@ nearfar_schema::columns! {
         fast_bytes: u64 ["bytes"],
         /// Bytes in use on the other nodes.
         slow_bytes: u64 ["bytes"],
-        /// Of these, shadows.
+        /// Bytes of shadows.
         shadow_bytes: u64 ["bytes"] as "in shadows",
         /// Shadows freed by a write since the start.
         shadow_faults: u64 ["pages"] as "fault",
@@ -128,7 +128,7 @@ nearfar_schema::columns! {
         demotions_remapped: u64 ["pages"] as "remap",
         /// Size of the fastest node.
         fast_node_bytes: u64 ["bytes"] as "fast memory",
-        /// The same where it was given as a part of the program's memory, or null.
+        /// Size of the fastest node as a fraction of the program's memory; null if given in bytes.
         fast_fraction: Option<f64> ["of the program's memory"],
     }
     keys [workload, mix, fast_fraction | fast_node_bytes, policy, phase, progress]

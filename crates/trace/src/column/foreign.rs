@@ -196,7 +196,7 @@ pub(crate) fn guard<T>(
             Some(e) => Error::input(place, format!("cannot read: {e}"), remedy(e)),
             None => damaged(e.to_string()),
         }),
-        Err(_) => Err(damaged("its pages contradict each other".to_owned())),
+        Err(_) => Err(damaged("its pages are inconsistent".to_owned())),
     }
 }
 

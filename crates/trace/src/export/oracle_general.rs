@@ -31,7 +31,7 @@ impl Exporter for OracleGeneral {
         "oracle-general"
     }
     fn summary(&self) -> &'static str {
-        "libCacheSim's oracleGeneral, a request a page touched"
+        "libCacheSim's oracleGeneral, one request per page touched"
     }
     fn loses(&self) -> &'static str {
         "kinds, offsets, sizes, threads and instructions"

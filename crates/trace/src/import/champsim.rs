@@ -26,7 +26,7 @@ pub struct ChampSim {
 pub static CHAMPSIM: ChampSim = ChampSim {
     name: "champsim",
     summary: "ChampSim, 64-byte binary instructions",
-    holds: "fetches, loads and stores, 1 instruction a fetch",
+    holds: "fetches, loads and stores, 1 instruction per fetch",
     size: 64,
     stores: 16..32,
     loads: 32..64,
@@ -36,7 +36,7 @@ pub static CHAMPSIM: ChampSim = ChampSim {
 pub static CLOUDSUITE: ChampSim = ChampSim {
     name: "champsim-cloudsuite",
     summary: "ChampSim for CloudSuite, 96-byte binary instructions",
-    holds: "fetches, loads and stores, threads by address space, 1 instruction a fetch",
+    holds: "fetches, loads and stores, threads by address space, 1 instruction per fetch",
     size: 96,
     stores: 24..56,
     loads: 56..88,

@@ -23,7 +23,7 @@ impl Importer for Dinero {
         "Dinero IV text, classic `0 1fff` or extended `r 1fff 8`"
     }
     fn holds(&self) -> &'static str {
-        "fetches, loads and stores, sizes if extended, 1 instruction a fetch"
+        "fetches, loads and stores, sizes if extended, 1 instruction per fetch"
     }
     fn framing(&self) -> Framing {
         Framing::Lines { final_newline: true }

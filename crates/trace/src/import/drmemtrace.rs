@@ -66,7 +66,7 @@ impl Importer for Drmemtrace {
         "binary trace of DynamoRIO's drmemtrace, a file or a folder of them"
     }
     fn holds(&self) -> &'static str {
-        "fetches, loads and stores with sizes and threads, the kernel's apart, 1 instruction a fetch"
+        "fetches, loads and stores with sizes and threads, kernel references separate, 1 instruction per fetch"
     }
     fn framing(&self) -> Framing {
         Framing::Fixed(RECORD)

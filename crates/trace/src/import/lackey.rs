@@ -19,7 +19,7 @@ impl Importer for Lackey {
         "text of valgrind --tool=lackey --trace-mem=yes"
     }
     fn holds(&self) -> &'static str {
-        "fetches, loads and stores with sizes, 1 instruction a fetch"
+        "fetches, loads and stores with sizes, 1 instruction per fetch"
     }
     fn framing(&self) -> Framing {
         Framing::Lines { final_newline: true }

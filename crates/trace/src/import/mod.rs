@@ -60,7 +60,7 @@ impl Registry for Importers {
             what: format!("{}; holds {}", importer.summary(), importer.holds()),
         };
         // Not a trace: `python/nearfar/damo.py` reads it.
-        let what = "what DAMON recorded, as damo writes it; holds heat of regions, no references";
+        let what = "a record file of DAMON's tool damo; holds access frequencies of regions, no references";
         let damo = Entry { name: "damo", what: what.into() };
         IMPORTERS.iter().map(entry).chain([damo]).collect()
     }
@@ -75,7 +75,7 @@ nearfar_schema::options! {
         skip_bad: Count = 0,
         /// Stop after this many references.
         max_refs: Option<Count<1>> = none("all"),
-        /// Bytes that an object id stands for (oracle-general).
+        /// Bytes per object id (oracle-general).
         object_bytes: Option<Bytes> = none("4096"),
     }
 }
@@ -223,7 +223,7 @@ pub fn detect(input: &mut Input<'_>) -> Result<&'static dyn Importer> {
         [importer] => Ok(importer),
         [] => Err(Error::input(
             place,
-            "its format cannot be told from its first records",
+            "its format cannot be detected from its first records",
             format!("name it with --format: {}", names(IMPORTERS)),
         )),
         _ => Err(Error::input(
@@ -265,7 +265,7 @@ impl BadRecords<'_> {
         };
         let stream = if self.compressed { " of the decompressed stream" } else { "" };
         let fix = match self.allowed {
-            0 => "fix the file, or let N bad records through with --skip-bad N".to_owned(),
+            0 => "fix the file, or skip up to N bad records with --skip-bad N".to_owned(),
             n => format!("--skip-bad {n} is used up: fix the file or allow more"),
         };
         Err(Error::input(
@@ -370,7 +370,7 @@ pub fn read(
 fn check(records: &[Record]) -> Result<(), Bad> {
     for record in records {
         if record.size == 0 {
-            return Err("a size of 0 touches nothing".into());
+            return Err("a size of 0 bytes is not a reference".into());
         }
         if record.addr.checked_add(u64::from(record.size) - 1).is_none() {
             return Err(Bad(Cow::Owned(format!(

@@ -169,7 +169,7 @@ fn the_place_of_a_bad_record_is_reported() {
     assert_eq!(
         error("dinero", text),
         "t: line 4, byte 19: bad dinero record: not a hexadecimal number in `r what 4`; fix the \
-         file, or let N bad records through with --skip-bad N"
+         file, or skip up to N bad records with --skip-bad N"
     );
     let packed = error("dinero", &gzip(text));
     assert!(packed.starts_with("t: line 4, byte 19 of the decompressed stream: "), "{packed}");
@@ -207,7 +207,7 @@ fn references_beyond_the_end_of_the_address_space_are_refused() {
     assert!(past.contains("2 bytes at 0xffffffffffffffff run past the end"), "{past}");
     assert!(error("dinero", b"r 10000000000000000 1\n").contains("beyond 2^64"));
     assert!(error("dinero", b"r 10 10000\n").contains("a size of 65536 (at most 65535)"));
-    assert!(error("dinero", b"r 10 0\n").contains("a size of 0 touches nothing"));
+    assert!(error("dinero", b"r 10 0\n").contains("a size of 0 bytes is not a reference"));
 }
 
 #[test]

@@ -14,8 +14,8 @@ from nearfar.report import palette
 from nearfar.report.html import page
 
 _GLOSSARY: Final = (
-    ("needed", "The least memory with which the program is at most as much slower as is accepted."),
-    ("on device", "What does not fit the memory that is needed."),
+    ("needed", "The least memory with which the slowdown is at most `--slowdown`."),
+    ("on device", "The part of the program on the device when it has only the needed memory."),
     ("peak resident set", "The largest memory of the program at any time, in pages of 4 KiB."),
     ("page fault", "The kernel reads the page from the device."),
     ("load", "The processor reads the device as memory."),

@@ -257,7 +257,7 @@ def _sensitivity(cases: Sequence[declared.SensitivityRow]) -> str:
         ]
         for case in cases
     ]
-    title = "Other choices where the papers leave a choice"
+    title = "Other readings of what the papers leave open"
     heads = declared.SENSITIVITY_ROWS.heads("setting", "why", "holds", "more", "fewer")
     folded = page.details("The table", page.table(heads, cells, title))
     return page.section("sensitivity", title, folded, wide=True)

@@ -91,9 +91,10 @@ def _headline(result: Outcome) -> str:
     time = f"{result.seconds:.2f} s"
     if result.slowdown is not None:
         bare = f"{result.alone_seconds:.2f} s"
-        text = f"{units.digits(result.slowdown, 2)} times as long as bare: {time} instead of {bare}"
+        text = f"{units.digits(result.slowdown, 2)} times as long as without nearfar: "
+        text += f"{time} instead of {bare}"
     elif result.alone_seconds is not None:
-        text = f"{time}; bare it ended with exit code {result.alone_exit_code}"
+        text = f"{time}; without nearfar it ended with exit code {result.alone_exit_code}"
     else:
         text = f"{time}; --alone measures the slowdown"
     fast, far = units.size(result.fast_bytes), units.size(result.far_pages_bytes)

@@ -27,7 +27,7 @@ _GLOSSARY = (
     ("idle", "No thread is ready."),
     (
         "predicted",
-        "The time that the device announces: that of the operations it needs when it is idle.",
+        "The device's estimate of the service time, as if it were idle.",
     ),
     ("passed on", "The fault went to the kernel, which may put the thread to sleep."),
 )

@@ -14,8 +14,8 @@ _GLOSSARY: Final = (
     ("merge", "khugepaged, or a call of the program, makes a huge page out of small ones."),
     (
         "split",
-        "A huge page becomes small pages, because a part of it is given back or copied, or memory "
-        "is at its limit.",
+        "A huge page becomes small pages, because part of it is released or copied on write, or "
+        "memory is at its limit.",
     ),
     (
         "fallback",

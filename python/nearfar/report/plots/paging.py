@@ -41,7 +41,7 @@ def draw(result: PagingResult) -> Chart:
     beyond = [row for row in cell["rows"] if totals[row["label"]] > top]
     if beyond:
         _clip(spec, top)
-        title += f"\nbars end at {MAX} times the time of the usual page; theirs is written on them"
+        title += f"\nbars are cut at {MAX} times the time of 4 KiB; cut bars show their time"
     return chart(spec, title, bars=stacked, best=best, beyond=beyond)
 
 

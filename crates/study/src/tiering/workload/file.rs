@@ -114,7 +114,7 @@ nearfar_schema::choices! {
 nearfar_schema::choices! {
     /// Which row of an array an operation accesses.
     pub enum Distribution: "distribution" {
-        /// by popularity, as --pattern and --placement say
+        /// by popularity, set by --pattern and --placement
         Zipf = "zipf",
         /// near a mean row
         Normal = "normal",
