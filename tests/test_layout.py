@@ -1,4 +1,5 @@
-"""Every page, wide and light, narrow and dark: nothing cut, overlapping or split, no JSON."""
+"""Layout of every HTML page, wide in light and narrow in dark colours: no text is cut, overlaps,
+is split over lines, or is JSON."""
 
 from __future__ import annotations
 
@@ -126,20 +127,21 @@ def test_pages_are_tidy(page_file: Path, width: int, scheme: str) -> None:
     with browser.opened(page_file, width=width, scheme=scheme, ready="section") as (page, problems):
         browser.settled(page)
         assert browser.untidy(page) == []
-        made = page.locator("#run details").first
-        assert made.get_attribute("open") is None, "how it was made is folded"
+        run_details = page.locator("#run details").first
+        assert run_details.get_attribute("open") is None, "details of the run are folded"
         page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
         browser.settled(page)
         assert browser.untidy(page) == []
         if page_file.stem == "reproduce":
             page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = false })")
-            high = page.evaluate("document.documentElement.scrollHeight")
-            assert width < 500 or high <= 3 * 800
+            # Folded and wide, it fits three screens.
+            height = page.evaluate("document.documentElement.scrollHeight")
+            assert width < 500 or height <= 3 * 800
     assert problems == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_checks_see_faults(tmp_path: Path, scheme: str) -> None:
+def test_untidy_reports_each_fault(tmp_path: Path, scheme: str) -> None:
     file = tmp_path / "bad.html"
     file.write_text(
         "<!doctype html><title>bad</title><style>p { width: 40px; overflow-wrap: anywhere }"
