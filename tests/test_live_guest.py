@@ -1,4 +1,4 @@
-"""`nearfar run --far node:1` on a kernel with two memory nodes: recorded runs, one new in a guest."""
+"""`nearfar run --far node:1` on a kernel with two memory nodes: records, and a run in a guest."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def check(name: str, case: dict[str, Any]) -> None:
 
 
 def test_promoting_policies_make_hot_pages_fast() -> None:
-    """2 MiB of 12 are read repeatedly; by the kernel's maps, at most 1 MiB of them ends on node 1."""
+    """2 MiB of 12 are read repeatedly; by the kernel's maps, at most 1 MiB of them ends slow."""
     found = recorded("x86_64")["hot"]
     assert [*found] == [f"{policy}, hot" for policy in ("none", *live.PROMOTING)]
     for name, case in found.items():
