@@ -1,4 +1,4 @@
-"""``nearfar numa plan``; its scripts and units, checked by real tools or run with a made-up /sys."""
+"""``nearfar numa plan``; its scripts and units, checked by real tools or run with a fake /sys."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_the_kernel_itself_uses_far_memory_only_if_it_is_not_movable() -> None:
 
 
 def test_changed_distances_put_all_dram_first() -> None:
-    """By the firmware's distances, near persistent memory precedes far DRAM; by ours, it follows."""
+    """By the firmware's distances, near persistent memory precedes far DRAM; by ours it follows."""
     landed = {name: RECORDS[name]["vmalloc"][1]["landed"] for name in ("kernel", "slit")}
     assert landed["kernel"][4] and not any(landed["kernel"][2:4])
     assert sum(landed["slit"][:4]) == 100_000 and sum(landed["slit"][2:4])
