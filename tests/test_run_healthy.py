@@ -48,7 +48,7 @@ def program(build: Callable[..., Path]) -> Path:
 
 
 def both(program: Path, kind: str, number: int, options: str, folder: Path) -> None:
-    """Check that the program does the same alone and under ``nearfar run``, which adds no reason."""
+    """Check that the program does the same alone and under ``nearfar run``, which kills nothing."""
     words = ["sh", "-c", 'ulimit -c unlimited; exec "$@"', "sh", str(program), kind, str(number)]
     given = options.replace("FAR", str(folder / "far")).split()
     alone, below = [

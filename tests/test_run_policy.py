@@ -133,7 +133,7 @@ def program(size: int, marks: int) -> list[str]:
 def launch(
     words: list[str], policy: str = POLICY, chosen: str = "Second", **options: object
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program under the policy ``chosen``, in a process whose streams the program inherits."""
+    """Run a program under the policy ``chosen``, in a process whose streams it inherits."""
     script = policy + RUN.replace("CLASS", chosen)
     asked = json.dumps([words, {"fast": "20M", "far": "shm", **options}])
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""``nearfar run``: Redis, nginx and PostgreSQL give no wrong answer after their first process died."""
+"""``nearfar run``: servers whose first process is killed, or forks, give no wrong answer."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_a_limit_is_above_all_that_is_resident(
 @needs_qemu
 @pytest.mark.long("a guest under TCG")
 def test_programs_run_under_their_limits_in_version_2(program: Path, tmp_path: Path) -> None:
-    """A guest with swap on zram: each program ends well under its limits; cold memory is swapped."""
+    """In a guest with swap on zram, programs end well; cold memory is swapped."""
     fetched("x86_64")
     files = {"work/sizes": program.read_bytes()}
     lines = ["cd /sys/fs/cgroup; echo +memory > cgroup.subtree_control"]

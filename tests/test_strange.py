@@ -93,7 +93,7 @@ def test_import_reads_standard_input_from_a_pipe(place: Path) -> None:
 
 
 def limit(what: str, most: str) -> str:
-    """Code that sets a limit before a command; ``most`` may use ``used``, the address space in use."""
+    """Code that sets a limit; ``most`` may use ``used``, the bytes of address space in use."""
     return (
         "import resource, pathlib\n"
         "used = int(pathlib.Path('/proc/self/statm').read_text().split()[0]) << 12\n"
@@ -132,7 +132,7 @@ def test_a_start_without_descriptors_is_one_line() -> None:
 
 
 def bomb(trace: Path, pages: str, count: int = 12_000_000) -> None:
-    """Replace the part of a trace by a small file of many equal records, in small or large pages."""
+    """Replace the part of a trace by a small file of many equal records, in pages of this size."""
     import json
 
     import numpy

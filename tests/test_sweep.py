@@ -1,4 +1,4 @@
-"""``nearfar sweep``: its file, cells and folder; for interrupted sweeps see test_sweep_killed.py."""
+"""``nearfar sweep``: its file, cells and folder; test_sweep_killed.py interrupts it."""
 
 from __future__ import annotations
 

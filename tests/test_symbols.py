@@ -18,8 +18,8 @@ from nearfar.errors import NearfarError
 from nearfar.explain import ExplainResult, explain
 from nearfar.paging import paging
 
-#: ``fill`` writes 12,000 pages, ``scatter`` reads them at random. ``made_here`` is code generated at
-#: run time, which reads the byte that its argument points to.
+#: ``fill`` writes 12,000 pages, ``scatter`` reads them at random; ``made_here``, generated at run
+#: time, reads the byte that its argument points to.
 PROGRAM = r"""
 #include <stdio.h>
 #include <stdlib.h>
