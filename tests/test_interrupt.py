@@ -91,9 +91,9 @@ def test_ctrl_c_ends_a_run(name: str, long_trace: Path, tmp_path: Path) -> None:
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert not answer["finished"]
-    print(f"{name}: {answer['seconds']:.2f} s, {answer['cpu']:.2f} s of processor time")
+    outcome = json.loads(done.stdout)
+    assert not outcome["finished"]
+    print(f"{name}: {outcome['seconds']:.2f} s, {outcome['cpu']:.2f} s of processor time")
     left = {path.name for path in tmp_path.iterdir()} - set(given)
     assert not left, f"left behind: {left}"
 
@@ -116,12 +116,12 @@ def test_ctrl_c_at_the_command_line(words: str, long_trace: Path, tmp_path: Path
     first = child.stderr.read(1)  # progress is reported: the engine runs
     assert first == b"\r"
     child.send_signal(signal.SIGINT)
-    printed, answer = child.communicate(timeout=HANG)
+    printed, errors = child.communicate(timeout=HANG)
     assert child.returncode == 130
     assert printed == b""
-    last = answer.decode().splitlines()[-1]
-    assert last.endswith("nearfar: error: interrupted"), answer
-    assert "Traceback" not in answer.decode()
+    last = errors.decode().splitlines()[-1]
+    assert last.endswith("nearfar: error: interrupted"), errors
+    assert "Traceback" not in errors.decode()
     assert list(tmp_path.iterdir()) == []
 
 

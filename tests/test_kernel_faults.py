@@ -192,8 +192,8 @@ with undoing("test", pathlib.Path(sys.argv[1])) as steps:
     words = [sys.executable, "-c", killed, tmp_path, setting, other]
     assert subprocess.run(words, check=False).returncode == -9
     assert (setting.read_text(), other.exists()) == ("new", True)
-    answer = undo.clean(tmp_path)
-    assert len(answer) == 4 and answer[0].startswith("write /no/such/file 1: ")
+    messages = undo.clean(tmp_path)
+    assert len(messages) == 4 and messages[0].startswith("write /no/such/file 1: ")
     assert (setting.read_text(), other.exists()) == ("old", False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bench-test.lock", "setting"]
     with undo.undoing("test", tmp_path) as steps:

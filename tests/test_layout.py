@@ -36,8 +36,8 @@ def _info(folder: Path) -> str:
 
 def _explain(folder: Path) -> str:
     run = folder / "explained.run"
-    asked = {"machine": "zen4-vm", "view": "machine", "page_sizes": "4K,2M"}
-    paging(REDIS, **asked).write(run)  # type: ignore[arg-type]
+    options = {"machine": "zen4-vm", "view": "machine", "page_sizes": "4K,2M"}
+    paging(REDIS, **options).write(run)  # type: ignore[arg-type]
     return explain(run, by_region=True).html()
 
 
@@ -90,11 +90,11 @@ def _sweep(folder: Path) -> str:
 def _runs(folder: Path) -> str:
     from nearfar.report import report
 
-    asked: dict[str, Any] = {"machine": "nvme", "memory": "50%,100%", "page_sizes": "4K,16K"}
+    options: dict[str, Any] = {"machine": "nvme", "memory": "50%,100%", "page_sizes": "4K,16K"}
     for name, trace, more in (
         ("a", REDIS, {}), ("b", REDIS, {"replacement": "linux"}), ("c", GNUGO, {}),
     ):  # fmt: skip
-        paging(trace, **asked, **more).write(folder / f"{name}.run")
+        paging(trace, **options, **more).write(folder / f"{name}.run")
     return report([folder / f"{name}.run" for name in "abc"])
 
 

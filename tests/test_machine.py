@@ -185,8 +185,8 @@ def test_a_machine_can_be_pickled_compared_and_passed_to_studies(tmp_path: Path)
     assert again == set_ != one and again.flags == set_.flags
     file = tmp_path / "desktop-nvm.toml"
     file.write_text(one.to_toml())
-    asked = {"memory": "50%", "page_sizes": "4K", "storage": ["nvm-1x"]}
-    found = [paging(GNUGO, machine=each, **asked).rows for each in ("desktop-nvm", file, one)]
+    options = {"memory": "50%", "page_sizes": "4K", "storage": ["nvm-1x"]}
+    found = [paging(GNUGO, machine=each, **options).rows for each in ("desktop-nvm", file, one)]
     assert found[0] == found[1] == found[2]
 
 

@@ -320,9 +320,9 @@ def test_settings_are_changed_only_where_needed(
     for size, word in set_.items():
         (sysfs / f"hugepages-{size}kB" / "enabled").write_text(word)
     before = words(sysfs)
-    asked, switched = faults._mapping_for(page, sysfs, tmp_path / "run")
+    mapping, switched = faults._mapping_for(page, sysfs, tmp_path / "run")
     with switched:
-        assert (asked, words(sysfs) != before) == (pages, changed)
+        assert (mapping, words(sysfs) != before) == (pages, changed)
         if changed:
             assert words(sysfs)[f"hugepages-{page >> 10}kB/enabled"] == "always"
     assert {name: word.strip("[]") for name, word in words(sysfs).items()} == before

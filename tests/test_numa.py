@@ -83,11 +83,11 @@ def test_far_memory_is_chosen_by_node() -> None:
     assert row["remote_far_bytes"] == 10 << 30
     kernels = numa.alloc(["10G"], mode=["kmem-dax"], nodes=[6]).rows[0]
     assert not kernels["possible"] and "movable memory" in kernels["why_not"]
-    asked: dict[str, Any] = {"mode": ["weighted-interleave"], "nodes": [0, 4], "weights": [16, 3]}
-    weighted = numa.alloc(["19M"], allocator="user", **asked).rows[0]
+    options: dict[str, Any] = {"mode": ["weighted-interleave"], "nodes": [0, 4], "weights": [16, 3]}
+    weighted = numa.alloc(["19M"], allocator="user", **options).rows[0]
     assert [e["bytes"] >> 20 for e in weighted["landed"] if e["bytes"]] == [16, 3]
     assert weighted["note"] is None
-    left_out = numa.alloc(["19M"], **asked)
+    left_out = numa.alloc(["19M"], **options)
     assert "none of it is on pmem4: vmalloc" in (left_out.rows[0]["note"] or "")
     assert "none of it is on pmem4: vmalloc" in repr(left_out)
 
@@ -201,12 +201,12 @@ def test_outputs_of_the_commands(nearfar: Run, tmp_path: Path, mixed: Path) -> N
     found = nearfar("numa", "alloc", "--size", "80G,3000G", "--mode", "memory-mode,alius",
                     "--format", "json", "-o", tmp_path / "out")  # fmt: skip
     assert found.returncode == 0, found.stderr
-    answer = json.loads(found.stdout)
-    assert [row["possible"] for row in answer["rows"]] == [True, False, True, True]
-    assert json.loads((tmp_path / "out" / "run.json").read_text()) == answer
+    printed = json.loads(found.stdout)
+    assert [row["possible"] for row in printed["rows"]] == [True, False, True, True]
+    assert json.loads((tmp_path / "out" / "run.json").read_text()) == printed
     # The recorded command reproduces the result.
-    again = nearfar(*shlex.split(answer["run"]["command"])[1:], "--format", "json")
-    assert json.loads(again.stdout) == answer
+    again = nearfar(*shlex.split(printed["run"]["command"])[1:], "--format", "json")
+    assert json.loads(again.stdout) == printed
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(tmp_path / "out" / "result.parquet")

@@ -111,14 +111,14 @@ def test_sentence_says_the_saving() -> None:
 
 
 def test_sentence_when_the_usual_page_wins_or_ties() -> None:
-    answer = finding(row(4096, 50.0), row(16384, 50.0), row(512, 50.0))
-    assert "best page is 4 KiB, the usual one" in answer
+    sentence = finding(row(4096, 50.0), row(16384, 50.0), row(512, 50.0))
+    assert "best page is 4 KiB, the usual one" in sentence
 
 
 def test_sentence_without_the_usual_page_and_with_memory_in_bytes() -> None:
-    answer = finding(row(8192, 50.0, memory_fraction=None, memory_bytes=2**26))
-    assert answer.startswith("At 64 MiB of memory on disk the best page is 8 KiB: 50 ns")
-    assert "4 KiB was not among the sizes tried" in answer
+    sentence = finding(row(8192, 50.0, memory_fraction=None, memory_bytes=2**26))
+    assert sentence.startswith("At 64 MiB of memory on disk the best page is 8 KiB: 50 ns")
+    assert "4 KiB was not among the sizes tried" in sentence
 
 
 @pytest.mark.parametrize("fractions", [True, False])
@@ -617,8 +617,8 @@ def test_report_draws_the_page_of_a_run(tmp_path: Path, nearfar: Run) -> None:
     page = tmp_path / "page.html"
     done = nearfar("report", folder, "-o", page, "--format", "json")
     assert done.returncode == 0, done.stderr
-    answer = {"page": str(page), "bytes": page.stat().st_size, "runs": [str(folder)]}
-    assert json.loads(done.stdout) == answer
+    expected = {"page": str(page), "bytes": page.stat().st_size, "runs": [str(folder)]}
+    assert json.loads(done.stdout) == expected
     again = nearfar("report", folder, "-o", page)
     assert again.returncode == 2 and "--force" in again.stderr
     assert nearfar("report", folder, "-o", page, "--force").returncode == 0
@@ -630,14 +630,14 @@ def test_report_draws_the_page_of_a_run(tmp_path: Path, nearfar: Run) -> None:
 def test_runs_of_one_program_and_view_are_compared(tmp_path: Path) -> None:
     from nearfar.report import report
 
-    asked: dict[str, Any] = {"machine": "nvme", "memory": "100%", "page_sizes": "4K,16K"}
+    options: dict[str, Any] = {"machine": "nvme", "memory": "100%", "page_sizes": "4K,16K"}
     folders = [tmp_path / f"{name}.run" for name in "abc"]
     redis, gnugo = (DATA / "captures" / f"{name}.trace" for name in ("redis", "gnugo"))
-    first = paging(redis, **asked)
+    first = paging(redis, **options)
     first.write(folders[0])
-    second = paging(redis, replacement="linux", **asked)
+    second = paging(redis, replacement="linux", **options)
     second.write(folders[1])
-    paging(gnugo, **asked).write(folders[2])
+    paging(gnugo, **options).write(folders[2])
     pages = RowsPage(together(folders))
     by_key = {(choice.key, choice.value): choice for choice in pages.choices}
     assert set(by_key) == {("run", "b.run"), ("page_bytes", "16 KiB")}
@@ -647,7 +647,7 @@ def test_runs_of_one_program_and_view_are_compared(tmp_path: Path) -> None:
     text = report(folders)
     assert "machine nvme" in text and "gnugo.trace: lowest total" in text
     assert ">linux<" in text, "what differs between the runs"
-    paging(redis, view="paper", **asked).write(tmp_path / "paper.run")
+    paging(redis, view="paper", **options).write(tmp_path / "paper.run")
     apart = RowsPage(together([folders[0], tmp_path / "paper.run"]))
     assert {choice.key for choice in apart.choices} == {"page_bytes"}
     alone = RowsPage(together([folders[0], folders[2]]))

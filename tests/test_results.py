@@ -47,8 +47,8 @@ def _ssd() -> Any:
     return ssd(GNUGO, dram=["1M", "2M"], epf=["none", "all"])
 
 
-def _numa(question: str) -> Callable[[], Any]:
-    def ask() -> Any:
+def _numa(command: str) -> Callable[[], Any]:
+    def run() -> Any:
         from nearfar import numa
         from nearfar.numa.plan import plan
 
@@ -57,9 +57,9 @@ def _numa(question: str) -> Callable[[], Any]:
             "run": lambda: numa.run("40G"),
             "pair": lambda: numa.pair("4G", "4G", overlap=[0.0, 1.0], cache="8G"),
             "plan": lambda: plan("500G", threads=24),
-        }[question]()
+        }[command]()
 
-    return ask
+    return run
 
 
 def _info() -> Any:
@@ -182,10 +182,10 @@ def test_arrow_polars_and_json_agree(kind: str, made: Callable[[str], Any]) -> N
     assert table.num_rows > 0
     frame = result.to_polars()
     assert frame.columns == table.column_names and frame.height == table.num_rows
-    answer = json.loads(result.to_json())
-    assert answer == json.loads(json.dumps(result.to_dict()))
-    if "rows" in answer:
-        assert len(answer["rows"]) == table.num_rows
+    parsed = json.loads(result.to_json())
+    assert parsed == json.loads(json.dumps(result.to_dict()))
+    if "rows" in parsed:
+        assert len(parsed["rows"]) == table.num_rows
 
 
 @KINDS
@@ -328,11 +328,11 @@ def test_the_stub_matches_the_engine(tmp_path: Path) -> None:
 
 def test_arguments_take_a_value_a_list_or_text_with_commas() -> None:
     trace = nearfar.open(GNUGO)
-    asked: dict[str, Any] = {"machine": "nvme", "page_sizes": "4K,64K", "memory": "50%,100%"}
-    written = nearfar.paging(str(GNUGO), **asked).rows
-    assert nearfar.paging(trace, **{**asked, "page_sizes": [4096, "64K"]}).rows == written
-    assert nearfar.paging(GNUGO, **{**asked, "memory": ["50%", "100%"]}).rows == written
-    assert nearfar.paging(GNUGO, **{**asked, "storage": "nvme"}).rows == written
+    options: dict[str, Any] = {"machine": "nvme", "page_sizes": "4K,64K", "memory": "50%,100%"}
+    written = nearfar.paging(str(GNUGO), **options).rows
+    assert nearfar.paging(trace, **{**options, "page_sizes": [4096, "64K"]}).rows == written
+    assert nearfar.paging(GNUGO, **{**options, "memory": ["50%", "100%"]}).rows == written
+    assert nearfar.paging(GNUGO, **{**options, "storage": "nvme"}).rows == written
     one = nearfar.advise(str(GNUGO), machine="nvme", memory="50%,100%").rows
     for traces in ([str(GNUGO)], (GNUGO,), trace, [trace]):
         for machine in ("nvme", ["nvme"]):
@@ -350,4 +350,4 @@ def test_arguments_take_a_value_a_list_or_text_with_commas() -> None:
         == nearfar.ssd(GNUGO, dram=["2M"], epf=["none"]).rows
     )
     # The record has the trace's path.
-    assert nearfar.paging(trace, **asked).run["trace"] == str(GNUGO)
+    assert nearfar.paging(trace, **options).run["trace"] == str(GNUGO)

@@ -135,9 +135,9 @@ def launch(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program under the policy ``chosen``, in a process whose streams it inherits."""
     script = policy + RUN.replace("CLASS", chosen)
-    asked = json.dumps([words, {"fast": "20M", "far": "shm", **options}])
+    arguments = json.dumps([words, {"fast": "20M", "far": "shm", **options}])
     return subprocess.run(
-        [sys.executable, "-c", script, asked], capture_output=True, text=True, timeout=HANG
+        [sys.executable, "-c", script, arguments], capture_output=True, text=True, timeout=HANG
     )
 
 

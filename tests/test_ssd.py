@@ -102,9 +102,9 @@ def test_the_command_prints_what_python_answers(
     words = ("ssd", server, "--dram", "2M,6M")
     shown = nearfar(*words, "--format", "json", "-o", tmp_path / "out")
     assert shown.returncode == 0, shown.stderr
-    answer = json.loads(shown.stdout)
-    assert answer["rows"] == result.rows
-    assert answer["details"] == result.details
+    printed = json.loads(shown.stdout)
+    assert printed["rows"] == result.rows
+    assert printed["details"] == result.details
     assert pyarrow.parquet.read_table(tmp_path / "out" / "result.parquet").to_pylist() == (
         result.rows
     )
@@ -218,11 +218,11 @@ def test_options_are_kept_with_the_result(nearfar: Run, server: Path, tmp_path: 
     words += ("--l2p", "device", "--disk", "hdd", "--file-data", "clean", "--bus", "held")
     shown = nearfar("ssd", server, *words, "--format", "json", "-o", tmp_path / "out")
     assert shown.returncode == 0, shown.stderr
-    answer = json.loads(shown.stdout)
-    assert answer["run"]["options"]["l2p"] == "device"
-    (row,) = answer["rows"]
+    printed = json.loads(shown.stdout)
+    assert printed["run"]["options"]["l2p"] == "device"
+    (row,) = printed["rows"]
     assert row["slept"] == 0 < row["passed_to_kernel"]
-    repeated = nearfar(*answer["run"]["command"].split()[1:], "--format", "json")
+    repeated = nearfar(*printed["run"]["command"].split()[1:], "--format", "json")
     assert json.loads(repeated.stdout)["rows"] == [row]
 
 

@@ -303,11 +303,11 @@ def test_a_folder_of_something_else_is_left_alone(folder: Path) -> None:
 
 
 def test_workers_and_threads_must_be_in_range(folder: Path) -> None:
-    for ask, expected in (
+    for options, expected in (
         ({"workers": 4097}, "--workers: 4097 .* 4096"),
         ({"threads": -1}, "--threads"),
     ):
         for function in (sweep, estimate):
             with pytest.raises(NearfarError, match=expected):
-                function(folder / "study.toml", folder / "counted", **ask)
+                function(folder / "study.toml", folder / "counted", **options)
     assert not (folder / "counted").exists()

@@ -82,8 +82,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory, program: Path) -> Path:
 
 
 def made(trace: Path, folder: Path, **options: Any) -> Path:
-    asked = {"page_sizes": "4K,2M", "memory": "100%", "machine": "zen4-vm", "view": "machine"}
-    paging(trace, **{**asked, **options}).write(folder)
+    usual = {"page_sizes": "4K,2M", "memory": "100%", "machine": "zen4-vm", "view": "machine"}
+    paging(trace, **{**usual, **options}).write(folder)
     return folder
 
 

@@ -22,9 +22,8 @@ from nearfar.trace import open as open_trace
 
 MEMCACHED = DATA / "captures" / "memcached.trace"
 MIB = 1 << 20
-#: Four areas of 16 MiB: the second has MADV_HUGEPAGE, the third and fourth MADV_NOHUGEPAGE. One page
-#: is touched in each 2 MiB of the first three, and all but one of the fourth, which then gets
-#: MADV_HUGEPAGE.
+#: Four areas of 16 MiB: the second has MADV_HUGEPAGE, the third and fourth MADV_NOHUGEPAGE. In each
+#: 2 MiB, the first three touch one page, the fourth all but one; then it gets MADV_HUGEPAGE.
 PROGRAM = """
 #include <string.h>
 #include <sys/mman.h>
@@ -361,8 +360,8 @@ def test_at_the_limit_only_advised_faults_reclaim_for_huge_pages(
 def test_small_pages_swap_as_in_the_study_of_page_sizes(name: str) -> None:
     trace = DATA / "captures" / f"{name}.trace"
     (row,) = thp(trace, machine="nvme", policy="never", memory="60%").rows
-    asked = {"page_sizes": "4K", "memory": "60%", "replacement": "clock"}
-    (other,) = paging(trace, machine="nvme", page_cache="elsewhere", **asked).rows
+    options = {"page_sizes": "4K", "memory": "60%", "replacement": "clock"}
+    (other,) = paging(trace, machine="nvme", page_cache="elsewhere", **options).rows
     assert row["memory_bytes"] == other["memory_bytes"]
     assert row["swap_ins"] == pytest.approx(other["swap_ins"], rel=0.1) and row["swap_ins"] > 100
     # A swap-in takes the machine's time to read 4 KiB.
@@ -414,8 +413,8 @@ def test_an_area_that_only_grows(recorded: Path, nearfar: Run) -> None:
 
 
 def test_a_result_is_kept_and_shown(nearfar: Run, tmp_path: Path) -> None:
-    asked = ("--machine", "nvme", "--by-area", "-o", str(tmp_path / "run"))
-    done = nearfar("thp", str(MEMCACHED), *asked)
+    words = ("--machine", "nvme", "--by-area", "-o", str(tmp_path / "run"))
+    done = nearfar("thp", str(MEMCACHED), *words)
     assert done.returncode == 0, done.stderr
     assert "Policy: never; always takes" in done.stdout
     kept = nearfar("diff", str(tmp_path / "run"), str(tmp_path / "run"))
