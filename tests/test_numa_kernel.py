@@ -65,8 +65,8 @@ def test_machines_are_recorded() -> None:
     made = ["kernel-cxl-2socket", "kernel-optane-4node-added", "kernel-optane-4node"]
     assert sorted(path.stem for path in RECORDS) == sorted(made)
     orders = {path.stem: recorded(path)["fallback"][4] for path in RECORDS[1:]}
-    # Linux puts nodes with processors last, which it knows only after boot: so where far memory is
-    # added later, node 4 falls back to far node 5 before near DRAM (node 0).
+    # Linux prefers nodes without processors, which it knows only after boot: if far memory is added
+    # then, node 4 falls back to far node 5 before near DRAM (node 0).
     assert orders["kernel-optane-4node"] == [4, 0, 5, 1, 6, 7, 2, 3]
     assert orders["kernel-optane-4node-added"] == [4, 5, 0, 1, 6, 7, 2, 3]
 

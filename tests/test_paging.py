@@ -187,7 +187,9 @@ def test_memories_of_fewer_than_8_pages_are_left_out(nearfar: Run, tmp_path: Pat
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "parquet"])
-def test_other_formats(nearfar: Run, mixed: Path, tmp_path: Path, form: str) -> None:
+def test_table_csv_and_parquet_formats(
+    nearfar: Run, mixed: Path, tmp_path: Path, form: str
+) -> None:
     words = ["paging", mixed, "--page-sizes", "4K,64K", "--memory", "50%,1M"]
     if form == "parquet":
         done = nearfar(*words, "-o", tmp_path / "run")

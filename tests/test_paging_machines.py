@@ -49,7 +49,7 @@ def test_a_list_is_the_same_as_commas(both: PagingResult) -> None:
     assert paging(GNUGO, machine=["nvme"], **OPTIONS) == paging(GNUGO, machine="nvme", **OPTIONS)
 
 
-def test_one_view_for_all() -> None:
+def test_all_machines_have_one_view() -> None:
     """If one machine's file lacks a processor, both have times of the papers' model."""
     found = paging(GNUGO, machine="nvme,zram", **OPTIONS)
     assert found.run["options"]["view"] == "paper"

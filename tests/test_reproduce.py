@@ -317,7 +317,7 @@ def test_all_variants_are_judged() -> None:
         assert case["holds"] == usual["holds"] + len(case["more"]) - len(case["fewer"])
 
 
-def test_command_line(nearfar: Run) -> None:
+def test_the_command_prints_json_and_checks(nearfar: Run) -> None:
     found = reproduce.reproduce("numa")
     done = nearfar("reproduce", "numa", "--format", "json", "--check")
     assert done.returncode == any(row["holds"] is False for row in found.rows)
@@ -417,7 +417,7 @@ def test_table_as_csv(found: Reproduced) -> None:
         (["numa", "--vm"], 2, "--vm: reproduce numa has no such option"),
     ],
 )
-def test_errors(nearfar: Run, words: list[str], code: int, says: str) -> None:
+def test_errors_are_one_line(nearfar: Run, words: list[str], code: int, says: str) -> None:
     done = nearfar("reproduce", *words)
     assert done.returncode == code
     assert re.search(says, done.stderr), done.stderr
@@ -445,7 +445,7 @@ def test_captures_of_virtual_machines_have_names_of_their_own(
     assert shares["gedit"]["references"] > 0
 
 
-def test_page(found: Reproduced, tmp_path: Path) -> None:
+def test_the_page_has_all_charts_and_rows(found: Reproduced, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(found.html(), encoding="utf-8")
     assert path.stat().st_size < 3_000_000

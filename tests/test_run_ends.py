@@ -77,7 +77,7 @@ def test_processes_that_outlive_their_parent_read_what_was_written(
 @needs_userfaultfd
 @needs_cc
 @pytest.mark.parametrize("far", FARS)
-def test_a_child_of_vfork_whose_parent_is_killed(
+def test_a_vfork_child_of_a_killed_parent_reads_no_zeros(
     far: str, build: Callable[..., Path], commands: str, tmp_path: Path
 ) -> None:
     """It shares the parent's memory, which must not read as zeros; it may be killed with a line."""

@@ -38,7 +38,7 @@ def outcome(options: dict[str, Any] | None = None, **more: Any) -> live.Outcome:
     return live.Outcome(**{**usual, **more})
 
 
-def test_time_memory_moves_and_faults() -> None:
+def test_the_summary_has_time_memory_moves_and_faults() -> None:
     counters = {
         "promotions": 10858, "shadow_copies": 4335, "demotions_copied": 6000,
         "demotions_remapped": 378, "faults": 60000, "hint_faults": 5823, "shadow_faults": 1721,

@@ -168,7 +168,7 @@ def test_no_page_is_wrong_in_rare_cases(kind: str, build: Callable[..., Path]) -
 
 @needs_userfaultfd
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_a_program_that_becomes_another_user(nearfar: Run) -> None:
+def test_another_user_needs_the_right_to_use_userfaultfd(nearfar: Run) -> None:
     needs("setpriv")
     other = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
     right = ["--inh-caps=+sys_ptrace", "--ambient-caps=+sys_ptrace"]
@@ -185,7 +185,7 @@ def test_a_program_that_becomes_another_user(nearfar: Run) -> None:
 @needs_userfaultfd
 @needs_cc
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
-def test_a_program_with_a_set_user_id_bit(nearfar: Run, build: Callable[..., Path]) -> None:
+def test_a_set_user_id_program_is_not_managed(nearfar: Run, build: Callable[..., Path]) -> None:
     """It is refused as the command; started by another program, it runs unmanaged."""
     source = '#include <stdio.h>\n#include <unistd.h>\nint main() { printf("%d\\n", geteuid()); }'
     program = build(source)

@@ -104,7 +104,7 @@ def test_redis_saves_much_data_as_at_the_fork(folder: Path) -> None:
 
 @pytest.mark.parametrize("far", ["zstd", "shm"])
 @pytest.mark.long("servers whose processes are killed")
-def test_redis_is_killed_while_it_saves(far: str, folder: Path) -> None:
+def test_a_dump_is_right_if_redis_is_killed_while_saving(far: str, folder: Path) -> None:
     """Its saving child ends when it reports to Redis. If the dump was finished, it is right."""
     needs("redis-server")
     with redis(folder, f"--fast 6M --far-size 128M --far {far}", 20_000) as (running, client):

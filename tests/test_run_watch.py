@@ -123,7 +123,7 @@ def test_output_to_a_pipe_is_a_table_or_rows(nearfar: Run, started: Started) -> 
 
 
 @needs_userfaultfd
-def test_at_a_terminal_it_is_shown_until_it_is_over(nearfar: Run, started: Started) -> None:
+def test_at_a_terminal_a_run_is_shown_until_its_end(nearfar: Run, started: Started) -> None:
     words = [*NEARFAR, "watch", str(started.program)]
     # Ctrl-C ends `watch` alone, not the run.
     with Terminal(words) as shown:

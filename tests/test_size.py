@@ -401,7 +401,7 @@ def test_a_host_has_one_swap_file_and_vms_have_the_memory_given(nearfar: Run, gn
 
 
 @pytest.mark.parametrize("kind", ["docker", "kubernetes"])
-def test_containers(kind: str) -> None:
+def test_limits_of_containers(kind: str) -> None:
     import yaml
 
     row = {"vm": "web", "storage": "zram", "memory_bytes": 90 * MIB, "peak_bytes": 200 * MIB,

@@ -155,7 +155,7 @@ def test_a_second_sweep_of_the_same_folder_is_refused(held: Path, nearfar: Run) 
 
 
 @pytest.mark.long("one more kill of a sweep")
-def test_killed_again_and_again(slow: Path, expected: dict[str, bytes]) -> None:
+def test_a_sweep_killed_repeatedly_can_be_completed(slow: Path, expected: dict[str, bytes]) -> None:
     """At times from start-up to the writing of the dataset."""
     out = slow / "out"
     for step in range(6):
@@ -194,7 +194,7 @@ def test_a_full_disk_is_one_line(slow: Path, nearfar: Run) -> None:
 # --- Dask
 
 
-def test_a_dask_cluster_whose_worker_is_killed(held: Path, expected: dict[str, bytes]) -> None:
+def test_a_killed_dask_worker_loses_no_cell(held: Path, expected: dict[str, bytes]) -> None:
     out = held / "out"
     with cluster(held) as (file, _, workers):
         both_there(file)
@@ -211,7 +211,7 @@ def test_a_dask_cluster_whose_worker_is_killed(held: Path, expected: dict[str, b
 
 
 @pytest.mark.long("one more kill of a sweep")
-def test_a_dask_scheduler_that_is_killed(held: Path, expected: dict[str, bytes]) -> None:
+def test_a_killed_dask_scheduler_ends_the_sweep(held: Path, expected: dict[str, bytes]) -> None:
     out = held / "out"
     with cluster(held) as (file, scheduler, _):
         both_there(file)
@@ -232,7 +232,7 @@ def test_a_dask_scheduler_that_is_killed(held: Path, expected: dict[str, bytes])
 
 
 @pytest.mark.long("one more kill of a sweep")
-def test_a_dask_sweep_that_is_killed(held: Path, expected: dict[str, bytes]) -> None:
+def test_a_killed_dask_sweep_can_be_continued(held: Path, expected: dict[str, bytes]) -> None:
     out = held / "out"
     with cluster(held) as (file, _, _):
         both_there(file)
@@ -246,7 +246,7 @@ def test_a_dask_sweep_that_is_killed(held: Path, expected: dict[str, bytes]) -> 
         assert bytes_of(out) == expected
 
 
-def test_no_scheduler_is_one_line(slow: Path, nearfar: Run) -> None:
+def test_a_missing_scheduler_is_one_line(slow: Path, nearfar: Run) -> None:
     done = nearfar("sweep", slow / "slow.toml", "-o", slow / "out", "--dask", "tcp://127.0.0.1:1")
     assert done.returncode == 3
     assert len(done.stderr.splitlines()) == 1

@@ -195,7 +195,7 @@ def test_build_ids_are_those_of_the_files(trace: Path, program: Path) -> None:
     assert any("ld-linux" in name for name in ids)
 
 
-def test_symbols_that_are_not_there_are_refused(run: Path, tmp_path: Path) -> None:
+def test_a_missing_path_of_symbols_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(NearfarError, match="--symbols: .*none: no such file or folder"):
         explain(run, symbols=str(tmp_path / "none"))
 

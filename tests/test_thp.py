@@ -243,7 +243,7 @@ def test_without_free_blocks_only_advised_faults_compact(recorded: Path) -> None
     assert (defer["huge_faults"], defer["fallbacks"], defer["compactions"]) == (2, 14, 0)
 
 
-def test_sizes_are_set_one_by_one(recorded: Path) -> None:
+def test_page_sizes_are_set_separately(recorded: Path) -> None:
     (row,) = thp(recorded, machine="nvme", policy="64K=always+2M=madvise", pages_to_scan=0).rows
     assert row["huge_faults"] == 8
     never = thp(recorded, machine="nvme", policy="never", pages_to_scan=0).rows[0]
@@ -294,7 +294,7 @@ OFTEN = {
 }
 
 
-def test_a_sparse_gigabyte(tmp_path: Path) -> None:
+def test_huge_pages_fill_a_sparse_gigabyte(tmp_path: Path) -> None:
     trace = record(tmp_path, PUBLIC, words=["sparse"])
     for none, merges in ((511, 512), (0, 0)):
         never, always = thp(trace, **OFTEN, max_ptes_none=none).rows
@@ -396,7 +396,7 @@ def test_areas_add_up(recorded: Path, memory: str | None) -> None:
     assert without.rows == result.rows and not without.areas
 
 
-def test_an_area_that_only_grows(recorded: Path, nearfar: Run) -> None:
+def test_an_area_that_only_grows_is_advised_against(recorded: Path, nearfar: Run) -> None:
     words = ("--machine", "nvme", "--policy", "never,always", "--pages-to-scan", "0", "--by-area")
     done = nearfar("thp", str(recorded), *words, "--format", "json")
     areas = json.loads(done.stdout)["areas"]

@@ -273,7 +273,7 @@ def test_progress_may_stop_a_run() -> None:
             tiering("nomad-medium", policy=policy, scale="1/64", progress=stop)
 
 
-def test_a_trace(mixed: Path) -> None:
+def test_policies_on_a_trace(mixed: Path) -> None:
     result = tiering(mixed, policy="none,nomad,tpp,oracle", fast="30%", rounds=2)
     pages = result.run["footprint_bytes"] // 4096
     assert 300 < pages <= 700
@@ -384,7 +384,7 @@ def test_without_events_pages_never_end(mixed: Path) -> None:
     assert on.run["peak_resident_bytes"] is None
 
 
-def test_huge_pages() -> None:
+def test_huge_pages_are_promoted_whole() -> None:
     result = tiering("nomad-medium", policy="tpp,memtis", huge=True, scale="1/64", rounds=1)
     row = next(row for row in result.rows if row["policy"] == "tpp" and row["promotions"])
     assert row["promotions"] % 512 == 0
@@ -482,7 +482,7 @@ def test_knobs_from_a_file(tmp_path: Path) -> None:
         read_knobs(tmp_path / "none.toml")
 
 
-def test_scale() -> None:
+def test_scale_is_a_fraction_or_a_number() -> None:
     rows = [
         tiering(policy="none", scale=scale, rounds=1).rows
         for scale in ("1/256", 1 / 256, "1 / 256")
@@ -502,7 +502,7 @@ def test_pointer_chase_pays_latency_only() -> None:
 # --- the command
 
 
-def test_command(nearfar: Run, tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_rows_and_series(nearfar: Run, tmp_path: Path) -> None:
     words = ("tiering", "--scale", "1/256", "--policy", "nomad,ssp", "--seeds", "2", "--rounds", 1)
     done = nearfar(
         *words, "-o", tmp_path / "out", "--html", tmp_path / "p.html", "--format", "json"

@@ -81,7 +81,7 @@ distribution = "sequential"
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_a_workload_of_your_own(nearfar: Run, tmp_path: Path, threads: int) -> None:
+def test_a_workload_is_read_from_a_file(nearfar: Run, tmp_path: Path, threads: int) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(FILE.format(threads=threads))
     options: dict[str, Any] = {"policy": "none", "scale": 1, "rounds": 2, "fast": "64M"}
@@ -98,7 +98,7 @@ def test_a_workload_of_your_own(nearfar: Run, tmp_path: Path, threads: int) -> N
     assert done.returncode == 0, done.stderr
 
 
-def test_a_hot_set_that_moves(tmp_path: Path) -> None:
+def test_a_moving_hot_set_is_promoted(tmp_path: Path) -> None:
     file = tmp_path / "moves.toml"
     text = FILE.format(threads=4).replace("uniform", "normal").replace("weight = 3", "weight = 30")
 

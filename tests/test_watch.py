@@ -603,8 +603,8 @@ def test_an_answer_changes_outside_of_the_interval_or_above_memory_max() -> None
     assert monitor.has_changed(row(peak_bytes=97 * MIB), before)
 
 
-def test_metrics() -> None:
-    """In the text format of Prometheus: gauges, named with base units."""
+def test_metrics_follow_prometheus() -> None:
+    """Its text format and conventions: gauges, names with base units."""
     text = monitor.metrics(row(vm='a"\\\n', high_bytes=None), Target("a", 7), 12.5)
     samples = {}
     for block in text.split("# HELP ")[1:]:
