@@ -69,7 +69,7 @@ def test_numbers_of_a_capture_equal_a_plain_count():
     repeats = sum(a == b for a, b in zip(touches, touches[1:], strict=False))
     assert found["reuse"][0] == {"distance_log2": 0, "count": repeats}
 
-    # A hot part begins with a page of 8 times the mean references, and counts those within it.
+    # A hot part begins with a page of 8 times the mean, and counts the references within.
     data = Counter(addr >> 12 for addr, kind, _ in records if kind != "fetch")
     assert found["hot"] and found["hot"][0]["function"]
     for part in found["hot"]:

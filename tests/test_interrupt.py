@@ -164,8 +164,7 @@ def test_the_engine_releases_the_gil(tmp_path: Path) -> None:
         "info": lambda: info(trace, heatmap=False),
     }
     for name, work in works.items():
-        # While a call keeps the GIL, the other thread gets a turn at its start and end at most.
-        # Retried, as on a busy machine that thread may get few turns anyway.
+        # A call that keeps the GIL gives two turns at most; a busy machine may need several tries.
         assert any(ticks_during(work) > 20 for _ in range(20)), name
 
 

@@ -1,5 +1,4 @@
-"""``bench/kernel-faults``, which compares predicted faults with those of a real kernel: its parts,
-its record, and as root with zram the whole bench."""
+"""``bench/kernel-faults``, predictions beside a real kernel; run whole only as root with zram."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def test_the_real_kernel_beside_the_prediction() -> None:
     cells = result["cells"]
     assert [cell["part"] for cell in cells] == list(kernel_faults.FRACTIONS)
     assert cells[0]["trace_pages"] == pytest.approx(cells[0]["anonymous_pages"], rel=0.1)
-    # Less memory causes more faults, counted and predicted. The bound of 50 % is wider than the
-    # bench's goal, as quick programs have a tenth of the size.
+    # Less memory, more faults. Quick programs have a tenth of the size, hence the bound of 50 %.
     counted = [cell["polled"][0] for cell in cells if cell["polled"]]
     predicted = [cell["predicted"]["exact"] for cell in cells]
     assert counted[0] > counted[-1] > 0 and predicted[0] > predicted[-1] > 0
@@ -111,8 +109,7 @@ def test_the_record_holds_programs_of_many_kinds() -> None:
 
 
 def test_each_run_is_compared_with_the_prediction_for_its_statistics() -> None:
-    """`exact` if the kernel renewed its statistics in the run, else (`steady`) `old`; a cell with
-    both kinds of runs has the median of their errors."""
+    """`exact` if the kernel renewed them in the run, else `old`; with both, the median error."""
     cell = {"predicted": {"old": 300, "exact": 100}, "kernel": [200, 200, 100], "steady": [200]}
     assert sorted(kernel_faults.pairs(cell, *kernel_faults.MAIN)) == [
         (100, "exact"),
@@ -128,7 +125,7 @@ def test_each_run_is_compared_with_the_prediction_for_its_statistics() -> None:
 
 
 def test_the_range_of_spare_frames_is_tried_in_quarters() -> None:
-    """The kernel's peak of 500 pages leaves up to 400 to the program at its usual 100."""
+    """Of the kernel's peak of 500 pages, 400 are spare at its usual 100."""
     page = kernel.PAGE
     assert kernel_faults.spare({"kernel_bytes": 500 * page, "kernel_usual_bytes": 100 * page}) == [
         100,

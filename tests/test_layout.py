@@ -1,5 +1,4 @@
-"""Layout of every HTML page, wide in light and narrow in dark colours: no text is cut, overlaps,
-is split over lines, or is JSON."""
+"""HTML pages, wide in light and narrow in dark colours: no text is cut, overlaps, split or JSON."""
 
 from __future__ import annotations
 

@@ -132,9 +132,7 @@ def test_without_lifetimes_each_page_faults_once(program: Path, tmp_path: Path) 
     assert row["memory_bytes"] == result.run["footprint_bytes"] == row["pages"] * 4096
 
 
-def test_behind_a_cache_filter_the_peak_counts_read_private_pages(
-    program: Path, tmp_path: Path
-) -> None:
+def test_a_filter_counts_read_private_pages_in_the_peak(program: Path, tmp_path: Path) -> None:
     """The filter hides cached stores, so a private page that is only read may have been written."""
     counts(program, tmp_path, "mmap", 5)
     options: dict[str, Any] = {"page_sizes": "4K", "memory": "100%"}

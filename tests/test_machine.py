@@ -216,7 +216,7 @@ def test_the_measured_machine_is_the_default(
     result = paging(GNUGO, memory="100%", page_sizes="4K,64K")
     assert (result.run["machine"], result.run["options"]["view"]) == ("here", "machine")
     assert "--machine here" in result.run["command"]
-    # Its only storage is the default too.
+    # All its storages are studied by default.
     assert {row["storage"] for row in result.rows} == set(machine.load("zen4-vm").storages)
 
 

@@ -388,9 +388,7 @@ faults.zero_fill(bench, 1.0, Path(sys.argv[1]), Path(sys.argv[2]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_run_restores_settings(
-    sysfs: Path, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_interrupts_restore_settings(sysfs: Path, tmp_path: Path, number: signal.Signals) -> None:
     before, runtime = words(sysfs), tmp_path / "run"
     running = subprocess.Popen(
         [sys.executable, "-c", WAITS, str(sysfs), str(runtime)],

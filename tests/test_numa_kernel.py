@@ -1,5 +1,4 @@
-"""Placement on memory nodes by Debian's kernel, recorded under QEMU, beside the model; and the
-import of ACPI tables from the same guests."""
+"""Placement by Debian's kernel, recorded under QEMU, beside the model; import of ACPI tables."""
 
 from __future__ import annotations
 
@@ -65,8 +64,8 @@ def test_machines_are_recorded() -> None:
     made = ["kernel-cxl-2socket", "kernel-optane-4node-added", "kernel-optane-4node"]
     assert sorted(path.stem for path in RECORDS) == sorted(made)
     orders = {path.stem: recorded(path)["fallback"][4] for path in RECORDS[1:]}
-    # Linux prefers nodes without processors, which it knows only after boot: if far memory is added
-    # then, node 4 falls back to far node 5 before near DRAM (node 0).
+    # Linux prefers nodes without processors, which it knows only after boot: node 4, if added then,
+    # falls back to node 5 before DRAM (node 0).
     assert orders["kernel-optane-4node"] == [4, 0, 5, 1, 6, 7, 2, 3]
     assert orders["kernel-optane-4node-added"] == [4, 5, 0, 1, 6, 7, 2, 3]
 

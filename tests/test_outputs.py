@@ -41,8 +41,7 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-#: Commands that would write over an input, into a trace, a foreign folder or a device; each is
-#: given --force.
+#: Commands with a forbidden output, such as an input; each is given --force.
 WRONG = {
     "a part": "info in.trace --html in.trace/part-00000.parquet",
     "trace.json": "paging in.trace --memory 50% --html in.trace/trace.json",

@@ -18,7 +18,7 @@ from nearfar.report.html.paging import model
 from nearfar.size import size
 
 CAPTURES = [DATA / "captures" / f"{name}.trace" for name in ("gnugo", "redis", "sqlite")]
-#: Options of all commands; `nested` is the default of `advise` for a machine without it.
+#: Options of all commands, with the default of `advise` for `nested`.
 GIVEN: dict[str, Any] = {"machine": "zen4-vm", "nested": "4K"}
 
 

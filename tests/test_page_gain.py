@@ -22,7 +22,7 @@ RECORD = recorded("page-gain")
 
 
 def cell(spent: float, predicted: float, *, system: float = 0.0, noise: float = 0.0) -> Any:
-    """A cell with seconds of 64 KiB pages; 4 KiB pages take one second, measured and predicted."""
+    """A cell with seconds of 64 KiB pages; 4 KiB pages take one second."""
     zero = dict.fromkeys(page_gain.PARTS, 0.0)
     wobble = [noise * (turn % 2 * 2 - 1) for turn in range(9)]
     return {

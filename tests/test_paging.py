@@ -144,7 +144,7 @@ def test_json_has_the_documented_keys(nearfar: Run, mixed: Path) -> None:
     assert done.returncode == 0
     found = json.loads(done.stdout)
     assert set(found) == {"run", "rows", "fits", "chosen"}
-    # 13 page sizes and 10 memory sizes; below, a fit for each memory size and one for all.
+    # 13 page sizes and 10 memory sizes; a fit for each memory size and one for all.
     cells = len(found["rows"]) / len({row["storage"] for row in found["rows"]})
     assert cells + len(found["run"]["too_few_frames"]) == 13 * 10
     documented = """page_bytes memory_bytes memory_fraction frames references tlb_misses
@@ -187,9 +187,7 @@ def test_memories_of_fewer_than_8_pages_are_left_out(nearfar: Run, tmp_path: Pat
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "parquet"])
-def test_table_csv_and_parquet_formats(
-    nearfar: Run, mixed: Path, tmp_path: Path, form: str
-) -> None:
+def test_table_csv_and_parquet(nearfar: Run, mixed: Path, tmp_path: Path, form: str) -> None:
     words = ["paging", mixed, "--page-sizes", "4K,64K", "--memory", "50%,1M"]
     if form == "parquet":
         done = nearfar(*words, "-o", tmp_path / "run")

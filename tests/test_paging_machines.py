@@ -100,7 +100,7 @@ def test_the_answers_name_the_latency_of_each_machine(both: PagingResult) -> Non
     ]  # fmt: skip
     each = [f"{name} {ns:.3g} ns" for name, ns in both.run["dram_ns"].items()]
     assert lines[-1] == f"Latency of memory: {', '.join(each)}."
-    # So they do for one memory size, which has no line on memory.
+    # Likewise with one memory size.
     part = paging(GNUGO, machine="nvme,zen4-vm", memory="50%", page_sizes="4K")
     assert answers.answers(findings.by_place(part))[-1] == lines[-1]
     one = paging(GNUGO, machine="nvme", **OPTIONS)
@@ -133,17 +133,13 @@ def test_places_are_named_by_machine_alone_if_each_has_one_storage(
         ({"machine": "nvme,laptop"}, "machine laptop: has no storage to page to"),
     ],
 )
-def test_machines_that_cannot_be_compared_are_refused(
-    options: dict[str, Any], message: str
-) -> None:
+def test_incomparable_machines_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(NearfarError, match=message):
         paging(GNUGO, **options)
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_page_lists_storages_by_machine(
-    optane: PagingResult, tmp_path: Path, width: int
-) -> None:
+def test_the_page_names_the_storages(optane: PagingResult, tmp_path: Path, width: int) -> None:
     file = tmp_path / "machines.html"
     file.write_text(optane.html(), encoding="utf-8")
     with browser.opened(file, width=width) as (page, problems):

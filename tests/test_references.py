@@ -1,5 +1,4 @@
-"""Recorded references of instructions that QEMU treats specially (string, atomic, zeroing ones),
-against hand counts on x86-64 and aarch64."""
+"""References of string, atomic and zeroing instructions, which QEMU treats specially."""
 
 from __future__ import annotations
 
@@ -75,9 +74,7 @@ buffer: .space 4096
 @needs_qemu
 @needs_cc
 @pytest.mark.parametrize("shared", ["", SHARED], ids=["alone", "side by side"])
-def test_string_and_atomic_instructions_of_x86(
-    build: Callable[..., Path], tmp_path: Path, shared: str
-) -> None:
+def test_instructions_of_x86(build: Callable[..., Path], tmp_path: Path, shared: str) -> None:
     program = build(X86.format(shared=shared), "-nostdlib", "-static", "-no-pie", suffix=".s")
     outcome = capture.run([program], tmp_path / "t.trace")
     rows = columns(outcome.path)
@@ -148,7 +145,7 @@ AARCH64 = [
 @needs_qemu_arm
 @pytest.mark.parametrize("cpu", ["max", "cortex-a57"])
 @pytest.mark.parametrize("shared", [[], AARCH64_SHARED], ids=["alone", "side by side"])
-def test_atomic_and_zeroing_instructions_of_aarch64(
+def test_instructions_of_aarch64(
     tmp_path: Path, shared: list[int], cpu: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # `max` zeroes 512 bytes at a time, `cortex-a57` 64; only `max` has ARMv8.1's atomics.

@@ -40,9 +40,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CAPTURES = ROOT / "tests/data/captures"
 #: One of each kind: other simulation, costs, memory size. The rest would take half a minute.
 VARIANTS = tuple(
-    variant
-    for variant in study.VARIANTS
-    if variant[0] in ("TLB of 32", "NVM unit 64 B", "memory 30 %")
+    one for one in study.VARIANTS if one[0] in ("TLB of 32", "NVM unit 64 B", "memory 30 %")
 )
 
 

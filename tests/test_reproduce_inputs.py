@@ -114,9 +114,7 @@ def judge(
             assert own & moved[item], f"{item} names {row['input']} and does not move with it"
 
 
-def test_numa_rows_name_their_inputs(
-    changed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numa_inputs(changed: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     described = machines.load("optane-4node")
 
     @functools.cache
@@ -135,7 +133,7 @@ def test_numa_rows_name_their_inputs(
 @pytest.mark.parametrize(
     "machine", ["desktop-hdd", "desktop-nvm", "nvme", "optane-ssd", "papers/000/machine.toml"]
 )
-def test_paging_rows_name_their_inputs(machine: str, changed: Callable[..., None]) -> None:
+def test_paging_inputs(machine: str, changed: Callable[..., None]) -> None:
     described = _evidence.paper_machine() if "/" in machine else machines.load(machine)
     keys = {
         key: value
@@ -158,9 +156,7 @@ def pigz() -> Iterator[Callable[[ssd.Setting], Rows]]:
         yield lambda setting: keyed(ssd._rows(opened, setting))
 
 
-def test_ssd_rows_name_their_inputs(
-    pigz: Callable[[ssd.Setting], Rows], changed: Callable[..., None]
-) -> None:
+def test_ssd_inputs(pigz: Callable[[ssd.Setting], Rows], changed: Callable[..., None]) -> None:
     described = machines.load("umd")
     keys = {
         key: value
@@ -171,7 +167,7 @@ def test_ssd_rows_name_their_inputs(
     judge(lambda: pigz(ssd.Setting()), "umd", keys, changed, digits=3)
 
 
-def test_ssd_rows_name_choices_of_the_setting(pigz: Callable[[ssd.Setting], Rows]) -> None:
+def test_ssd_choices_as_inputs(pigz: Callable[[ssd.Setting], Rows]) -> None:
     usual = pigz(ssd.Setting())
     named = {row["input"] for row in usual.values()} - {""}
     assert named == {"definition", "precondition", "first_touch", "umd: cpu.ipc"}

@@ -92,7 +92,7 @@ def test_pigz_exceeds_100_mb_and_nearly_fits_150() -> None:
     assert 100 << 20 < pages * 4096 < 155 << 20
     rows = ssd(view, dram=["100M", "150M"], epf=["none"], atomic="none").rows
     for row in rows:
-        # One service per page that finds no free frame; few evicted pages return.
+        # One per page that finds no free frame; few evicted pages return.
         once = pages - row["dram_bytes"] // 4096
         assert once <= row["services"] <= once + 100
 
@@ -118,8 +118,7 @@ def test_tables_of_thresholds_threads_and_latencies(result: Reproduced) -> None:
     assert [row[0] for row in tables["Threads of a synthetic mix"]["rows"]] == [
         "1", "2", "4", "8", "16",
     ]  # fmt: skip
-    # Long services program a stripe of 8 pages: thresholds between the durations of a read (25 us)
-    # and a program (200 us) act alike.
+    # Reads take 25 us, programs of a stripe of 8 pages 200 us: thresholds in between act alike.
     passed = {row[0]: row[1].partition(", ")[2] for row in thresholds}
     assert passed["0 us"] == "100 %"
     assert passed["26 us"] == passed["50 us"] == passed["200 us"] != passed["224 us"]

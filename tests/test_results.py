@@ -287,9 +287,7 @@ def test_results_without_a_chart_or_rows_raise_errors() -> None:
 
 
 @KINDS
-def test_a_folder_holds_table_and_run(
-    kind: str, made: Callable[[str], Any], tmp_path: Path
-) -> None:
+def test_folders_of_results(kind: str, made: Callable[[str], Any], tmp_path: Path) -> None:
     result = made(kind)
     if not isinstance(result, FolderResult):
         pytest.skip(f"{kind} gives no folder")
@@ -349,5 +347,4 @@ def test_arguments_take_a_value_a_list_or_text_with_commas() -> None:
         nearfar.ssd(trace, dram="2M", epf="none").rows
         == nearfar.ssd(GNUGO, dram=["2M"], epf=["none"]).rows
     )
-    # The record has the trace's path.
     assert nearfar.paging(trace, **options).run["trace"] == str(GNUGO)

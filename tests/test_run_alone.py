@@ -93,9 +93,7 @@ except KeyboardInterrupt: print("interrupted")
     assert python(text).stdout == "interrupted\n"
 
 
-def test_variables_of_an_outer_run_are_removed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_outer_run_is_not_inherited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NEARFAR_RUN", "fast=1")
     monkeypatch.setenv("LD_PRELOAD", "/x/_live/libnearfar_preload.so:/y/other.so")
     out = tmp_path / "out"

@@ -98,8 +98,6 @@ HELD = "8 MiB held in memory (locked, in I/O or shared with a child)"
     ({}, None),
     ({"resident_bytes": 20 * MIB, "images": 9}, None),
 ])  # fmt: skip
-def test_resident_memory_above_the_budget_is_explained(
-    more: dict[str, Any], says: str | None
-) -> None:
+def test_memory_above_the_budget_is_explained(more: dict[str, Any], says: str | None) -> None:
     last = str(outcome(**more)).splitlines()[-1]
     assert last == says if says else not last.startswith("Resident")

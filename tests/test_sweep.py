@@ -109,7 +109,7 @@ def test_a_cell_has_the_rows_of_the_study(folder: Path) -> None:
     found = sweep(folder / "study.toml", folder / "out", workers=2)
     assert [cell["status"] for cell in found.cells] == ["done"] * 6
     assert found.ran == 6
-    # 6 cells; 2 memory sizes, 2 page sizes and 2 storages in each.
+    # 2 memory sizes, 2 page sizes and 2 storages in each cell.
     rows = found.to_polars()
     assert rows.height == 6 * 2 * 2 * 2
     direct = paging(
@@ -237,7 +237,7 @@ def test_a_cell_that_fails_leaves_the_others(folder: Path, nearfar: Run) -> None
 
 
 def test_every_study_sweeps(folder: Path) -> None:
-    """Parts of a dataset have one schema, even if values are missing in some or all rows."""
+    """Parts have one schema, even if values are missing in some or all rows."""
     files: list[dict[str, Any]] = [
         {"study": "advise", "grid": {"traces": [str(folder / "gzip.trace")]},
          "options": {"page_sizes": "4K,16K,64K", "storage": ["optane-ssd"]}},
@@ -256,7 +256,7 @@ def test_every_study_sweeps(folder: Path) -> None:
         {"study": "numa-pair", "grid": {"second": ["48G"]}, "options": {"first": "48G"}},
         {"study": "numa-plan", "grid": {"capacity": ["80G", "120G"]}},
     ]  # fmt: skip
-    # `run` and `watch` need running programs: tests/test_run.py, tests/test_watch.py.
+    # For `run` and `watch`: tests/test_run.py, tests/test_watch.py.
     assert {file["study"] for file in files} | {"paging", "run", "watch"} == set(studies.STUDIES)
     for file in files:
         found = sweep(file, folder / file["study"], workers=1)
@@ -282,7 +282,7 @@ def test_dry_run_counts_and_writes_nothing(folder: Path, nearfar: Run) -> None:
         json.loads((folder / name / "trace.json").read_text())["records"]
         for name in ("gzip.trace", "sqlite.trace")
     )
-    # 3 cells of each trace, 5 million references per second, 2 workers.
+    # 3 cells per trace, 5 million references/s, 2 workers.
     assert first.seconds == pytest.approx(3 * records / 5e6 / 2)
     assert not out.exists()
     sweep(folder / "study.toml", out, workers=2)

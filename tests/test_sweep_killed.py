@@ -1,5 +1,4 @@
-"""``nearfar sweep`` or its workers killed or interrupted, here and on Dask: no finished cell is
-lost."""
+"""``nearfar sweep``, killed or interrupted, here and on Dask: no finished cell is lost."""
 
 from __future__ import annotations
 

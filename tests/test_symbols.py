@@ -217,8 +217,8 @@ def test_the_region_that_gains_is_the_one_that_misses(run: Path, trace: Path) ->
         small = next(o for o in found.sizes if o["name"] == one["name"] and o["page_bytes"] == 4096)
         assert one["saved_ns"] == pytest.approx(small["ns"] - one["ns"])
         assert one["added_bytes"] == one["resident_bytes"] - small["resident_bytes"]
-    # Regions save what all terms but caches and memory save. The terms are per reference, whose
-    # number depends slightly on the page size.
+    # Regions save what all terms but caches and memory save, nearly: the terms are per reference,
+    # whose number depends on the page size.
     whole = sum(one["saved_ns"] for one in found.sizes if one["page_bytes"] == 2 << 20)
     terms = {term["term"]: term["saved_ns"] for term in explain(run, page="2M").terms}
     assert whole == pytest.approx(

@@ -1,5 +1,4 @@
-"""Output on a terminal of 80 columns: text is not cut, numbers not split, omitted columns named;
-and progress lines."""
+"""Output on 80 columns: text is not cut, numbers not split, omitted columns named; progress."""
 
 from __future__ import annotations
 

@@ -48,8 +48,7 @@ int main(void)
 }
 """
 
-#: Fills 8 MiB with small pages, allows huge ones there, sleeps for a second, and fills 16 MiB with
-#: small pages.
+#: Fills 8 MiB with small pages, allows huge ones there, sleeps for a second, and fills 16 MiB.
 SLEEPER = """
 #include <string.h>
 #include <sys/mman.h>
@@ -145,9 +144,9 @@ int main(int count, char **words)
 }
 """
 
-#: Counts of Linux 6.18 for PROGRAM, linked statically, in a control group with a limit: classic LRU
-#: lists, swap on zram without read-ahead, khugepaged asleep. By policy, limit and max_ptes_none:
-#: pswpin, pswpout and thp_underused_split_page of /proc/vmstat.
+#: Counts of Linux 6.18 for PROGRAM, linked statically, in a control group: classic LRU lists, swap
+#: on zram without read-ahead, khugepaged asleep. By policy, limit and max_ptes_none: pswpin,
+#: pswpout and thp_underused_split_page of /proc/vmstat.
 KERNEL = {
     ("never", "12M", 511): (406, 1526, 0),
     ("madvise", "24M", 511): (6, 2579, 0),
@@ -237,8 +236,7 @@ def test_khugepaged_collapses_nearly_full_ranges(recorded: Path) -> None:
 def test_without_free_blocks_only_advised_faults_compact(recorded: Path) -> None:
     options = {"machine": "nvme", "pages_to_scan": 0, "free_huge": "4M"}
     always, defer = thp(recorded, policy="always,defer", **options).rows
-    # Two faults of the first area get the free blocks, six fall back; those of the second area,
-    # which is advised, compact memory under `always`, but not under `defer`.
+    # The first area gets the two free blocks; the second, advised, compacts under `always`.
     assert (always["huge_faults"], always["fallbacks"], always["compactions"]) == (10, 6, 8)
     assert (defer["huge_faults"], defer["fallbacks"], defer["compactions"]) == (2, 14, 0)
 
@@ -306,8 +304,7 @@ def test_huge_pages_fill_a_sparse_gigabyte(tmp_path: Path) -> None:
 
 
 def test_khugepaged_refills_a_released_heap(tmp_path: Path) -> None:
-    """golang/go#64332: it collapses ranges that a collector has mostly released, unless
-    max_ptes_none is 0."""
+    """golang/go#64332: it collapses mostly released ranges, unless max_ptes_none is 0."""
     trace = record(tmp_path, PUBLIC, words=["heap"])
     for none, merges, mib in ((511, 32, 64), (0, 0, 16)):
         result = thp(trace, **OFTEN, max_ptes_none=none)
@@ -350,8 +347,7 @@ def test_at_the_limit_only_advised_faults_reclaim_for_huge_pages(
 ) -> None:
     options = {"machine": "nvme", "policy": "always,defer", "pages_to_scan": 0, "memory": "12M"}
     always, defer = thp(recorded, **options).rows
-    # Five huge pages of the first area fit beside the libc. Of the second area, which is advised,
-    # `always` gives all eight, `defer` none.
+    # Five huge pages of the first area fit beside the libc; `always` makes room for the second.
     assert (always["huge_faults"], always["fallbacks"]) == (5 + 8, 3)
     assert (defer["huge_faults"], defer["fallbacks"]) == (5, 3 + 8)
 

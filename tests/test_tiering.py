@@ -357,8 +357,7 @@ def test_unmapped_pages_leave_the_nodes(build: Callable[..., Path], tmp_path: Pa
         footprint, peak = on.run["footprint_bytes"], on.run["peak_resident_bytes"]
         assert footprint == off.run["footprint_bytes"]
         assert off.run["peak_resident_bytes"] is None
-        # One of ten mappings is resident at a time. The tolerance is for loader and C library,
-        # where a page copied from a file has two frames.
+        # Of ten mappings, one is resident at a time; loader and C library add a little.
         assert footprint - peak == pytest.approx(9 * (1 << 20), abs=1 << 17)
         assert 1 << 20 <= peak < 2 << 20
         assert on.run["node_bytes"]["fast"] == -(-peak // 4096 // 2) * 4096

@@ -24,7 +24,7 @@ Times = Mapping[str, Sequence[float]]
 
 
 def study(times: Mapping[float | None, Times], phase: str = "round-4", **run: Any) -> TieringResult:
-    """A result with these times, by the fast part of the program's 100 MiB; None is 50 MiB."""
+    """A result with these times, by the fast part of 100 MiB; None is a half."""
     rows: list[Any] = [
         {
             "policy": policy,

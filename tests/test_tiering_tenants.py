@@ -71,6 +71,6 @@ def test_two_traces(nearfar: Run, tmp_path: Path) -> None:
         (["nomad-small", TRACES[0]], None, "do not run together"),
     ],
 )
-def test_wrong_loads_and_shares_are_refused(loads: list[Any], share: str | None, says: str) -> None:
+def test_wrong_shares_are_refused(loads: list[Any], share: str | None, says: str) -> None:
     with pytest.raises(NearfarError, match=says):
         tiering(*loads, share=share, policy="none", scale="1/256")

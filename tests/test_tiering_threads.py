@@ -30,8 +30,7 @@ def test_rows_of_a_normal_distribution() -> None:
     none, best = rows["none"], rows["oracle"]
     far = 35.2 * 1e9 / 2**20 / (1 - none["fast_hit_ratio"])
     assert none["bandwidth_mb_s"] == pytest.approx(far, rel=0.01)
-    # 524,288 rows around the mean fit; the standard deviation is 200,000. Draws repeat, so the
-    # ratio is a little higher.
+    # 524,288 rows around the mean fit, with a standard deviation of 200,000.
     assert best["fast_hit_ratio"] == pytest.approx(
         math.erf(524_288 / 2 / 200_000 / math.sqrt(2)), abs=0.01
     )

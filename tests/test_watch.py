@@ -79,7 +79,7 @@ def sized(target: int | Target, **options: Any) -> dict[str, Any]:
 
 
 def using(pid: int, low: float, high: float) -> dict[str, Any]:
-    """The first row with its memory in this range (MiB), as on a busy host a program may pause."""
+    """The first row in this range of MiB; on a busy host, a program may pause for seconds."""
 
     def found() -> dict[str, Any]:
         row = sized(pid)
@@ -154,7 +154,7 @@ def test_more_memory_never_has_more_faults(cycles: list[list[float]], limit: flo
 
 
 def test_without_a_window_of_few_faults_the_answer_is_the_peak() -> None:
-    """Less may be enough, so the interval begins below the last point of the curve."""
+    """The interval begins below the last point of the curve."""
     plan = Plan.of(of_pid(os.getpid()), swap="zram", machine="nvme", slowdown="0.001%")
     last = Memory(anonymous=1000 * PAGE)
     seen = Watched([cycle(100, 200, 300)], seconds=1.0, most=1000 * PAGE, last=last)
@@ -276,7 +276,7 @@ def test_memory_shared_with_a_fork_is_used_if_the_child_uses_it() -> None:
         finally:
             os.killpg(child.pid, signal.SIGKILL)
     longest = max((one for cycle in seen.cycles for one in cycle), key=lambda one: one.seconds)
-    # The child uses 8 of 16 MiB, and the interpreter some more.
+    # The child uses 8 MiB, the interpreter some.
     assert 7.8 * MIB <= longest.anonymous <= 14 * MIB
 
 
@@ -465,9 +465,7 @@ def test_the_error_of_a_method_is_the_measured_one(name: str) -> None:
 
 
 @needs_cc
-def test_an_answer_is_printed_stored_and_emitted(
-    nearfar: Run, running: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
+def test_all_outputs(nearfar: Run, running: subprocess.Popen[bytes], tmp_path: Path) -> None:
     folder = tmp_path / "hot.watch"
     options = ("--for", "2s", "--budget", "50%", "--swap", "zram", "--machine", "nvme")
     done = nearfar("watch", running.pid, *options, "-o", folder)

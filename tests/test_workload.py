@@ -189,9 +189,7 @@ def test_a_server_and_its_client(tmp_path: Path) -> None:
 
 
 @needs_qemu
-def test_a_program_that_outlives_its_clients_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hung_program_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workload, "PATIENCE", 1.0)
     text = short(command='["sleep", "1000"]', client='[["true"]]')
     with pytest.raises(NearfarError, match="did not end within 1 s of its last client"):
