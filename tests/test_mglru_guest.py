@@ -15,8 +15,8 @@ sys.path.insert(0, str(ROOT / "bench"))
 from cases import mglru_guest  # noqa: E402
 from measure import BenchError  # noqa: E402
 
-#: `free`: program, exit code, pages, kernel bytes. `run`: program, percent, frames, beside another
-#: process, exit code, killed, major faults, file bytes.
+#: From ``limited.sh``. `free`: program, exit code, pages, kernel bytes. `run`: program, percent,
+#: frames, beside another process, exit code, killed, major faults, file bytes.
 PRINTED = """lists 0x0007
 kernel 6.12.1
 free one 0 100 8192

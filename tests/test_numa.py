@@ -121,7 +121,7 @@ def test_a_stream_that_does_not_fit_the_cache_misses() -> None:
     row = numa.run("192G", mode=["memory-mode"]).rows[0]
     assert row["cache_hit_rate"] == pytest.approx(0.5, abs=0.001)
     assert row["latency_ns"] == pytest.approx(101 + 0.5 * 305, rel=0.01)
-    # (1 - exp(-2)) / 2
+    # With pages at random places, (1 - exp(-2)) / 2.
     shuffled = numa.run("192G", mode=["memory-mode"], shuffle=True).rows[0]
     assert shuffled["cache_hit_rate"] == pytest.approx(0.432, abs=0.001)
     assert numa.run("9000G", mode=["alius"]).rows[0]["possible"] is False

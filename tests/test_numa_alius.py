@@ -21,8 +21,7 @@ RECORDS: dict[str, dict[str, Any]] = {
     variant: json.loads((DATA / f"patched-{variant}.json").read_text())
     for variant in alius.VARIANTS
 }
-#: Nodes of persistent memory.
-FAR = range(4, 8)
+PMEM_NODES = range(4, 8)
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -47,8 +46,9 @@ def test_most_of_memory_can_be_allocated_only_with_the_patch() -> None:
 
 def test_persistent_memory_is_ordinary_at_boot() -> None:
     zones = {name: {tuple(zone[:2]) for zone in RECORDS[name]["zones"]} for name in RECORDS}
-    assert {zone for zone in zones["alius"] if zone[0] in FAR} == {(node, "Normal") for node in FAR}
-    assert not [zone for zone in zones["stock"] if zone[0] in FAR]
+    pmem = {zone for zone in zones["alius"] if zone[0] in PMEM_NODES}
+    assert pmem == {(node, "Normal") for node in PMEM_NODES}
+    assert not [zone for zone in zones["stock"] if zone[0] in PMEM_NODES]
 
 
 def test_modules_alternate_once_dram_is_full() -> None:

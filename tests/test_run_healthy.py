@@ -134,7 +134,7 @@ def running(program: Path) -> Iterator[Running]:
 def test_a_program_that_lost_its_manager_is_killed_with_a_line(
     kind: str, way: str, running: Running
 ) -> None:
-    """Killed or exited. If the loss of the keeper does no harm, the manager is killed as well."""
+    """The loss of the keeper may do no harm; then the manager is killed as well."""
     process, task = running.own(kind)
     if way == "ended":
         subprocess.run([running.program, "make-leave", str(task)], check=True, timeout=PATIENCE)

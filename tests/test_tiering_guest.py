@@ -62,7 +62,7 @@ def test_cells_are_read() -> None:
     cell["program"] = {"cold": 60, "hot": 40}
     assert tiering_guest.count_error(cell, "promotions") == pytest.approx(20)
     assert tiering_guest.share_errors(cell) == pytest.approx([10] * 10)
-    # 15 pages are predicted; 5 cold ones are there, and 2 hot ones more in each tenth.
+    # 15 pages are predicted; there are 5 cold ones, and 2 more hot ones after each tenth.
     assert tiering_guest.page_errors(cell) == pytest.approx([8 - 2 * i for i in range(10)])
 
 

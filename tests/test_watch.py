@@ -79,7 +79,7 @@ def sized(target: int | Target, **options: Any) -> dict[str, Any]:
 
 
 def using(pid: int, low: float, high: float) -> dict[str, Any]:
-    """The first row in this range of MiB; on a busy host, a program may pause for seconds."""
+    """The first row with memory in this range (MiB), as on a busy host a program may pause."""
 
     def found() -> dict[str, Any]:
         row = sized(pid)
