@@ -44,7 +44,7 @@ def test_the_papers_view_has_no_parts() -> None:
 
 
 def test_large_pages_save_page_walks_of_random_accesses(tmp_path: Path) -> None:
-    trace = tmp_path / "random.trace"
+    trace = tmp_path / "walk.trace"
     generate("uniform", trace, refs=400_000, pages=40_000, seed=1)
     small, large = times(trace, page_sizes="4K,2M", nested="2M")
     assert (small["walk_ns"] or 0) > 20 * (large["walk_ns"] or 0)
