@@ -1,4 +1,4 @@
-"""``nearfar info``; the engine's own tests, against maps and loops, are in Rust."""
+"""``nearfar info``: its numbers, tables, page and ``--verify``; the engine has tests in Rust."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CAPTURE = CAPTURES / "gzip.trace"
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """Written now, so with checksums: 1,000 records."""
+    """A new trace of 1,000 records; unlike recorded ones, it has checksums."""
     return generate.generate("zipf", tmp_path / "z.trace", refs=1000, pages=50)
 
 
@@ -34,7 +34,7 @@ def pages_of(addr: int, size: int) -> range:
     return range(addr >> 12, (min(addr + size - 1, 2**64 - 1) >> 12) + 1)
 
 
-def test_a_capture_against_a_plain_count():
+def test_numbers_of_a_capture_equal_a_plain_count():
     found = info(CAPTURE)
     table = package.open(CAPTURE).table()
     records = list(
@@ -54,7 +54,7 @@ def test_a_capture_against_a_plain_count():
     per = found["working_set"][0]["record"]
     assert per == found["heatmap"]["records_per_bin"] == -(-len(records) // 256)
     assert found["working_set_records"] == per * -(-(len(records) // 8) // per)
-    # A loop over so many records for each: every sixteenth, and the last.
+    # Every sixteenth point, the last included, as counting the pages of each takes long.
     for number, point in list(enumerate(found["working_set"]))[15::16]:
         end = (number + 1) * per
         stretch = records[max(end - found["working_set_records"], 0) : end]
@@ -69,7 +69,7 @@ def test_a_capture_against_a_plain_count():
     repeats = sum(a == b for a, b in zip(touches, touches[1:], strict=False))
     assert found["reuse"][0] == {"distance_log2": 0, "count": repeats}
 
-    # Hot parts begin with a hot page, and hold the data references between their ends.
+    # A hot part begins with a page of 8 times the mean, and counts the references within.
     data = Counter(addr >> 12 for addr, kind, _ in records if kind != "fetch")
     assert found["hot"] and found["hot"][0]["function"]
     for part in found["hot"]:
@@ -119,7 +119,7 @@ def test_progress_and_ctrl_c(mixed: Path):
         info(mixed, progress=stop)
 
 
-def test_the_command_prints_json_that_is_what_python_gives(nearfar):
+def test_the_command_prints_the_same_json_as_python(nearfar):
     done = nearfar("info", CAPTURE, "--format", "json")
     assert done.returncode == 0 and done.stderr == ""
     assert json.loads(done.stdout) == info(CAPTURE, heatmap=False)
@@ -132,7 +132,7 @@ def test_the_table_names_regions_and_working_set(nearfar):
     assert "Reuse" not in done.stdout
 
 
-def test_csv_is_a_number_a_row(nearfar):
+def test_csv_has_one_number_per_row(nearfar):
     done = nearfar("info", CAPTURE, "--format", "csv")
     lines = list(csv.reader(io.StringIO(done.stdout)))
     assert lines[0] == ["section", "item", "quantity", "value"]
@@ -157,14 +157,14 @@ def test_the_page_is_whole_and_self_contained(tmp_path: Path, nearfar):
 
 
 @pytest.mark.parametrize("place", ["", "nowhere/page.html"])
-def test_a_page_that_cannot_be_written_is_found_out_first(place: str, tmp_path: Path, nearfar):
+def test_an_unwritable_page_is_refused_before_the_work(place: str, tmp_path: Path, nearfar):
     done = nearfar("info", CAPTURE, "--html", tmp_path / place)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith(f"nearfar: error: {tmp_path}") and done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_verify_says_what_was_read(small: Path, nearfar):
+def test_verify_lists_files_with_sizes_and_checksums(small: Path, nearfar):
     found = info(small, verify=True)
     stated = json.loads((small / "trace.json").read_text())
     (part,) = stated["parts"]
@@ -198,8 +198,8 @@ def test_verify_of_an_old_trace_says_that_it_has_no_checksum(nearfar):
     assert rows_of[0] == package.open(CAPTURE).info["records"] > seen["records"]
 
 
-def test_verify_finds_what_reading_does_not(small: Path, nearfar):
-    """A byte of the footer that nothing depends on: the name of the tool that wrote it."""
+def test_verify_finds_damage_that_reading_does_not(small: Path, nearfar):
+    """The changed byte is in the footer, in the name of the tool that wrote the file."""
     part = small / "part-00000.parquet"
     whole = part.read_bytes()
     place = whole.rindex(b"nearfar 0.")
@@ -226,7 +226,7 @@ def test_every_key_is_in_the_docs():
 
 
 def with_resident_sets(found):
-    """The result of a trace whose events say when pages end."""
+    """A result with made-up resident sets, as from a trace whose events include unmapping."""
     points = [
         {**point, "resident_bytes": 4096 * (1 + number % 7)}
         for number, point in enumerate(found["working_set"])
@@ -263,11 +263,11 @@ def test_resident_sets_are_shown_where_they_are_known():
     assert ("trace", "", "peak_resident_bytes", 28672) in list(rows(known))
 
 
-def test_a_working_set_is_what_a_program_uses_at_random(tmp_path: Path) -> None:
-    """10 MB at random: intervals of a short trace see a part of it, its working set all."""
+def test_a_working_set_includes_nearly_all_of_random_accesses(tmp_path: Path) -> None:
+    """One heat-map interval of this short trace touches a part of its 10 MB only."""
     trace = tmp_path / "random.trace"
     generate.generate("uniform", trace, refs=250_000, pages=2442, seed=1)
     found = info(trace, heatmap=False)
     assert found["working_set_records"] >= 250_000 // 8
-    full = found["working_set"][40:]
-    assert all(2430 * 4096 <= row["bytes"] <= 2442 * 4096 for row in full)
+    whole_windows = found["working_set"][40:]
+    assert all(2430 * 4096 <= row["bytes"] <= 2442 * 4096 for row in whole_windows)

@@ -1,6 +1,6 @@
 """Ctrl-C ends a long run of the engine and leaves nothing half-written; the GIL is free meanwhile.
 
-A signal is sent when a run has reported progress for the first time, so that it surely runs.
+The signal is sent after the first progress report, so that the engine surely runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 
 from conftest import HANG
 
-#: References of the trace: every study reports progress many times over this many.
+#: References of the trace; enough for many progress reports of every study.
 REFS = 12_000_000
 
 
@@ -32,7 +32,7 @@ def long_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return generate("zipf", path, refs=REFS, pages=30_000, write_ratio=0.3, seed=1)
 
 
-#: What runs: the body of a function of the trace, a folder to write to and `progress`.
+#: Statements to put into CHILD, which defines `trace`, the output path `out` and `progress`.
 RUNS = {
     "paging": "paging.paging(trace, progress=progress)",
     "paging, lru": "paging.paging(trace, replacement='lru', progress=progress)",
@@ -50,7 +50,7 @@ RUNS = {
 }
 
 CHILD = """
-# The work is put in as code: a KeyboardInterrupt out of eval() marks the whole process.
+# No eval() of the statement: after a KeyboardInterrupt from eval(), Python exits by SIGINT.
 import json, os, signal, sys, threading, time
 from pathlib import Path
 from nearfar import advise, exporter, generate, importer, info, numa, paging, ssd, tiering
@@ -91,9 +91,9 @@ def test_ctrl_c_ends_a_run(name: str, long_trace: Path, tmp_path: Path) -> None:
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert not answer["finished"]
-    print(f"{name}: {answer['seconds']:.2f} s, {answer['cpu']:.2f} s of processor time")
+    outcome = json.loads(done.stdout)
+    assert not outcome["finished"]
+    print(f"{name}: {outcome['seconds']:.2f} s, {outcome['cpu']:.2f} s of processor time")
     left = {path.name for path in tmp_path.iterdir()} - set(given)
     assert not left, f"left behind: {left}"
 
@@ -116,17 +116,17 @@ def test_ctrl_c_at_the_command_line(words: str, long_trace: Path, tmp_path: Path
     first = child.stderr.read(1)  # progress is reported: the engine runs
     assert first == b"\r"
     child.send_signal(signal.SIGINT)
-    printed, answer = child.communicate(timeout=HANG)
+    printed, errors = child.communicate(timeout=HANG)
     assert child.returncode == 130
     assert printed == b""
-    last = answer.decode().splitlines()[-1]
-    assert last.endswith("nearfar: error: interrupted"), answer
-    assert "Traceback" not in answer.decode()
+    last = errors.decode().splitlines()[-1]
+    assert last.endswith("nearfar: error: interrupted"), errors
+    assert "Traceback" not in errors.decode()
     assert list(tmp_path.iterdir()) == []
 
 
 def ticks_during(work: Callable[[], Any]) -> int:
-    """How often another Python thread came to its turn while ``work`` ran."""
+    """Turns of another Python thread, at most one per millisecond, while ``work`` runs."""
     count, stop = 0, threading.Event()
 
     def tick() -> None:
@@ -154,7 +154,6 @@ def test_the_engine_releases_the_gil(tmp_path: Path) -> None:
     from nearfar.ssd import ssd
     from nearfar.tiering import tiering
 
-    # A call that keeps the GIL lets the other thread in where it begins and ends, if at all.
     assert machine.names()
     trace = generate("zipf", tmp_path / "a.trace", refs=2_000_000, pages=30_000, seed=1)
     works: dict[str, Callable[[], Any]] = {
@@ -165,11 +164,11 @@ def test_the_engine_releases_the_gil(tmp_path: Path) -> None:
         "info": lambda: info(trace, heatmap=False),
     }
     for name, work in works.items():
-        # Where the machine is busy, the other thread may have had no turn: it gets further ones.
+        # A call that keeps the GIL gives two turns at most; a busy machine may need several tries.
         assert any(ticks_during(work) > 20 for _ in range(20)), name
 
 
-def test_work_that_keeps_the_gil_is_noticed() -> None:
-    """The measure itself: one call into C that does not release it."""
+def test_few_ticks_are_counted_while_a_call_keeps_the_gil() -> None:
+    """Sorting integers is one call into C that does not release the GIL."""
     numbers = list(range(3_000_000, 0, -1))
     assert min(ticks_during(lambda: sorted(numbers, key=None)) for _ in range(5)) <= 5

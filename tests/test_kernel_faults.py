@@ -1,4 +1,4 @@
-"""The bench against the real kernel: its parts anywhere, itself as root where there is zram."""
+"""``bench/kernel-faults``, predictions beside a real kernel; run whole only as root with zram."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cases import kernel_faults  # noqa: E402
 from programs import PROGRAMS  # noqa: E402
 from table import recorded  # noqa: E402
 
-#: Programs that are captured again: quick ones whose predictions depend little on versions.
+#: Programs that are captured anew: quick, and nearly independent of compilers and libraries.
 REPLAYED = ("graph",)
 
 
@@ -44,7 +44,7 @@ def test_the_memory_controller_is_found(tmp_path: Path) -> None:
         kernel.controller("cgroup2 /no/such cgroup2 rw 0 0\n")
 
 
-def test_a_machine_that_cannot_is_skipped_with_a_word(
+def test_a_machine_without_zram_or_root_is_skipped_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     inputs: Any = SimpleNamespace(remarks=[], can_capture=True, scratch=tmp_path)
@@ -63,7 +63,7 @@ def test_a_machine_that_cannot_is_skipped_with_a_word(
 
 def settings() -> dict[str, str]:
     files = ("/proc/swaps", "/proc/sys/vm/page-cluster", "/proc/sys/vm/swappiness")
-    # Not while another bench of this machine changes them.
+    # The lock waits until no other bench changes them.
     with undo.undoing("swap") if os.geteuid() == 0 else nullcontext():
         found = {name: Path(name).read_text() for name in files}
         zram = sorted(path.name for path in Path("/sys/block").glob("zram*"))
@@ -88,7 +88,7 @@ def test_the_real_kernel_beside_the_prediction() -> None:
     cells = result["cells"]
     assert [cell["part"] for cell in cells] == list(kernel_faults.FRACTIONS)
     assert cells[0]["trace_pages"] == pytest.approx(cells[0]["anonymous_pages"], rel=0.1)
-    # Less memory, more faults, on both sides; a tenth of the size is no case for the goal.
+    # Less memory, more faults. Quick programs have a tenth of the size, hence the bound of 50 %.
     counted = [cell["polled"][0] for cell in cells if cell["polled"]]
     predicted = [cell["predicted"]["exact"] for cell in cells]
     assert counted[0] > counted[-1] > 0 and predicted[0] > predicted[-1] > 0
@@ -108,8 +108,8 @@ def test_the_record_holds_programs_of_many_kinds() -> None:
     assert not RECORD["options"]["quick"]
 
 
-def test_each_run_is_compared_with_what_it_shows_of_its_statistics() -> None:
-    """Renewed runs with the exact ones; where a cell has both kinds, the median of the errors."""
+def test_each_run_is_compared_with_the_prediction_for_its_statistics() -> None:
+    """`exact` if the kernel renewed them in the run, else `old`; with both, the median error."""
     cell = {"predicted": {"old": 300, "exact": 100}, "kernel": [200, 200, 100], "steady": [200]}
     assert sorted(kernel_faults.pairs(cell, *kernel_faults.MAIN)) == [
         (100, "exact"),
@@ -124,7 +124,8 @@ def test_each_run_is_compared_with_what_it_shows_of_its_statistics() -> None:
     assert kernel_faults.signed_error(few, *kernel_faults.MAIN) is None
 
 
-def test_frames_that_the_kernel_seldom_needs_are_tried() -> None:
+def test_the_range_of_spare_frames_is_tried_in_quarters() -> None:
+    """Of the kernel's peak of 500 pages, 400 are spare at its usual 100."""
     page = kernel.PAGE
     assert kernel_faults.spare({"kernel_bytes": 500 * page, "kernel_usual_bytes": 100 * page}) == [
         100,
@@ -136,7 +137,7 @@ def test_frames_that_the_kernel_seldom_needs_are_tried() -> None:
 
 
 def test_recorded_figures_come_from_the_cells() -> None:
-    """Every figure of the record, from the kernel's counts and the predictions in it."""
+    """Every figure of the record is recomputed from its counts and predictions."""
     made = [row.to_dict() for row in kernel_faults.rows(RECORD["cells"])]
     assert json.loads(json.dumps(made)) == RECORD["rows"]
     changed = json.loads(json.dumps(RECORD["cells"]))
@@ -148,14 +149,14 @@ def test_recorded_figures_come_from_the_cells() -> None:
 @pytest.mark.long("captures a program anew; test_digests.py finds what changes the predictions")
 @pytest.mark.skipif(not shutil.which("qemu-x86_64"), reason="QEMU is not installed")
 @pytest.mark.parametrize("name", REPLAYED)
-def test_recorded_predictions_are_made_again(
+def test_recorded_predictions_are_reproduced(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Captured and predicted anew at the recorded sizes; compilers and libraries may differ."""
+    """Within 2 and 5 %, as compilers and libraries may differ."""
     program = next(program for program in PROGRAMS if program.name == name)
     if program.missing():
         pytest.skip(f"no {program.missing()[0]}")
-    # The sizes themselves will do.
+    # Only the recorded sizes, without those around them.
     monkeypatch.setattr(kernel_faults, "AROUND", (0,))
     recorded = [cell for cell in RECORD["cells"] if cell["program"] == name]
     cells = json.loads(json.dumps(recorded))
@@ -167,8 +168,8 @@ def test_recorded_predictions_are_made_again(
             assert made["predicted"][how] == near, (kept["part"], how)
 
 
-def test_what_a_killed_run_has_left_is_undone(tmp_path: Path) -> None:
-    """The journal of a process that is gone is followed, last step first; of one at work, not."""
+def test_the_changes_of_a_killed_run_are_undone(tmp_path: Path) -> None:
+    """Its journal is followed, last step first; the journal of a running process is not."""
     setting, other = tmp_path / "setting", tmp_path / "other"
     setting.write_text("old")
     killed = f"""
@@ -188,8 +189,8 @@ with undoing("test", pathlib.Path(sys.argv[1])) as steps:
     words = [sys.executable, "-c", killed, tmp_path, setting, other]
     assert subprocess.run(words, check=False).returncode == -9
     assert (setting.read_text(), other.exists()) == ("new", True)
-    answer = undo.clean(tmp_path)
-    assert len(answer) == 4 and answer[0].startswith("write /no/such/file 1: ")
+    messages = undo.clean(tmp_path)
+    assert len(messages) == 4 and messages[0].startswith("write /no/such/file 1: ")
     assert (setting.read_text(), other.exists()) == ("old", False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bench-test.lock", "setting"]
     with undo.undoing("test", tmp_path) as steps:
@@ -201,7 +202,7 @@ with undoing("test", pathlib.Path(sys.argv[1])) as steps:
 
 
 def test_one_run_at_a_time_changes_the_machine(tmp_path: Path) -> None:
-    """Runs that want the same block wait for each other, and each undoes what is its own."""
+    """Runs that enter a block of the same name wait for each other; each undoes its own changes."""
     setting = tmp_path / "setting"
     setting.write_text("0")
     adding = f"""

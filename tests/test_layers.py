@@ -1,6 +1,6 @@
-"""The floors of ``python/nearfar``: what ``ARCHITECTURE.md`` says of imports is so.
+"""Imports in ``python/nearfar`` follow the table of floors (layers) in ``ARCHITECTURE.md``.
 
-Imports are read from the source, those inside functions and those for types alone included. A
+Imports are read from the source; those inside functions and those for types alone count. A
 module's parent packages, which Python loads with it, do not count.
 """
 
@@ -25,7 +25,7 @@ Graph = dict[str, set[str]]
 
 
 def floors(text: str) -> dict[str, int]:
-    """The floor of each name in the table, the ground being 0."""
+    """The floor of each name in the table; the lowest is 0."""
     found = TABLE.search(text)
     assert found, "ARCHITECTURE.md has no table of floors"
     return {
@@ -67,18 +67,18 @@ def graph(root: Path) -> Graph:
     }
 
 
-def room(module: str) -> str:
-    """The name by which the table knows a module: its first part below the package."""
+def table_name(module: str) -> str:
+    """The name of a module in the table: its first part below the package."""
     return ".".join(module.split(".")[1:2]) or module
 
 
-def climbing(found: Graph, known: Mapping[str, int]) -> list[str]:
+def upward_imports(found: Graph, known: Mapping[str, int]) -> list[str]:
     """Imports from a lower floor to a higher one."""
     return [
         f"{name} imports {other}"
         for name, others in found.items()
         for other in sorted(others)
-        if known[room(other)] > known[room(name)]
+        if known[table_name(other)] > known[table_name(name)]
     ]
 
 
@@ -88,29 +88,29 @@ def known() -> dict[str, int]:
 
 
 def test_every_module_has_a_floor(known: dict[str, int]) -> None:
-    assert {room(name) for name in sources(PACKAGE)} == set(known)
+    assert {table_name(name) for name in sources(PACKAGE)} == set(known)
 
 
 def test_nothing_imports_from_a_higher_floor(known: dict[str, int]) -> None:
-    assert climbing(graph(PACKAGE), known) == []
+    assert upward_imports(graph(PACKAGE), known) == []
 
 
-def test_there_is_no_circle() -> None:
+def test_imports_have_no_cycle() -> None:
     tuple(TopologicalSorter(graph(PACKAGE)).static_order())
 
 
-def kinds(base: type[result.Result]) -> Iterator[type[result.Result]]:
+def subclasses(base: type[result.Result]) -> Iterator[type[result.Result]]:
     for kind in base.__subclasses__():
         yield kind
-        yield from kinds(kind)
+        yield from subclasses(kind)
 
 
-def test_what_a_result_names_is_there() -> None:
+def test_pages_and_charts_named_by_results_exist() -> None:
     """Pages and charts are named as text, which neither Python nor mypy looks up."""
     for name in sources(PACKAGE):
         if name.count(".") == 1 and name != "nearfar.__main__":
             __import__(name)
-    named = {kind: (kind.page, kind.chart) for kind in kinds(result.Result)}
+    named = {kind: (kind.page, kind.chart) for kind in subclasses(result.Result)}
     assert sum(page is not None for page, _ in named.values()) >= 7
     for pair in named.values():
         for entry in filter(None, pair):

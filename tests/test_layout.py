@@ -1,4 +1,4 @@
-"""Every page, wide and light, narrow and dark: nothing cut, overlapping or split, no JSON."""
+"""HTML pages, wide in light and narrow in dark colours: no text is cut, overlaps, split or JSON."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _info(folder: Path) -> str:
 
 def _explain(folder: Path) -> str:
     run = folder / "explained.run"
-    asked = {"machine": "zen4-vm", "view": "machine", "page_sizes": "4K,2M"}
-    paging(REDIS, **asked).write(run)  # type: ignore[arg-type]
+    options = {"machine": "zen4-vm", "view": "machine", "page_sizes": "4K,2M"}
+    paging(REDIS, **options).write(run)  # type: ignore[arg-type]
     return explain(run, by_region=True).html()
 
 
@@ -89,11 +89,11 @@ def _sweep(folder: Path) -> str:
 def _runs(folder: Path) -> str:
     from nearfar.report import report
 
-    asked: dict[str, Any] = {"machine": "nvme", "memory": "50%,100%", "page_sizes": "4K,16K"}
+    options: dict[str, Any] = {"machine": "nvme", "memory": "50%,100%", "page_sizes": "4K,16K"}
     for name, trace, more in (
         ("a", REDIS, {}), ("b", REDIS, {"replacement": "linux"}), ("c", GNUGO, {}),
     ):  # fmt: skip
-        paging(trace, **asked, **more).write(folder / f"{name}.run")
+        paging(trace, **options, **more).write(folder / f"{name}.run")
     return report([folder / f"{name}.run" for name in "abc"])
 
 
@@ -126,20 +126,21 @@ def test_pages_are_tidy(page_file: Path, width: int, scheme: str) -> None:
     with browser.opened(page_file, width=width, scheme=scheme, ready="section") as (page, problems):
         browser.settled(page)
         assert browser.untidy(page) == []
-        made = page.locator("#run details").first
-        assert made.get_attribute("open") is None, "how it was made is folded"
+        run_details = page.locator("#run details").first
+        assert run_details.get_attribute("open") is None, "details of the run are folded"
         page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
         browser.settled(page)
         assert browser.untidy(page) == []
         if page_file.stem == "reproduce":
             page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = false })")
-            high = page.evaluate("document.documentElement.scrollHeight")
-            assert width < 500 or high <= 3 * 800
+            # Folded and wide, it fits three screens.
+            height = page.evaluate("document.documentElement.scrollHeight")
+            assert width < 500 or height <= 3 * 800
     assert problems == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_checks_see_faults(tmp_path: Path, scheme: str) -> None:
+def test_untidy_reports_each_fault(tmp_path: Path, scheme: str) -> None:
     file = tmp_path / "bad.html"
     file.write_text(
         "<!doctype html><title>bad</title><style>p { width: 40px; overflow-wrap: anywhere }"

@@ -1,4 +1,4 @@
-"""What docs/reproduce.md begins with: recorded rows are today's, and follow their tolerances."""
+"""The summary in docs/reproduce.md: its recorded rows equal a new run's and follow tolerances."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_study_is_recorded() -> None:
         ),
     ],
 )
-def test_recorded_rows_are_those_of_today(study: str) -> None:
+def test_recorded_rows_equal_those_of_a_new_run(study: str) -> None:
     assert learnt.recorded()[study] == learnt.kept(reproduce.rows(study)), (
         f"docs/learnt.py {study}, then docs/declared.py"
     )
@@ -47,10 +47,10 @@ def test_recorded_rows_are_those_of_today(study: str) -> None:
         (learnt.IN_VMS, "ssd", ("002",)),
     ],
 )
-def test_whole_workloads_are_of_today_s_statements(
+def test_recorded_rows_of_whole_captures_match_the_statements(
     file: Path, study: str, papers: tuple[str, ...]
 ) -> None:
-    """Rows of whole captures cannot be made here; but what they are judged by can be read."""
+    """Whole captures are not in the repository; only statements and tolerances are compared."""
     rows = learnt.recorded(file)[study]
     stated = [one for paper in papers for one in statements(paper)]
     assert len(rows) == len(stated)
@@ -67,8 +67,8 @@ def test_whole_workloads_are_of_today_s_statements(
 
 
 @pytest.mark.long("a study of all rows of a paper")
-def test_rows_of_tiering_are_those_it_makes() -> None:
-    """At the recorded scale they take minutes; at a small one they have the same names."""
+def test_tiering_has_a_recorded_row_for_each_statement() -> None:
+    """At a small scale, as the recorded one takes minutes; so values differ and are left out."""
     options = {"scale": "1/512", "threads": 0, "progress": None}
     made = [*tiering._paper_003(options), *tiering._Policies(options).paper_003()]
     recorded: list[dict[str, Any]] = [
@@ -82,7 +82,7 @@ def test_rows_of_tiering_are_those_it_makes() -> None:
 
 
 def test_the_page_says_what_virtual_machines_change() -> None:
-    """Its counts are those of the rows, and its tables name what is judged otherwise."""
+    """Its counts equal the rows', and it lists the rows whose verdicts differ in VMs."""
     page = (ROOT / "docs/reproduce.md").read_text(encoding="utf-8")
     rows = {file: learnt.recorded(file)["paging"] for file in (learnt.FOUND, learnt.IN_VMS)}
     hold = {file: sum(row["holds"] is True for row in own) for file, own in rows.items()}
@@ -104,7 +104,7 @@ def test_every_claim_is_a_row() -> None:
 
 
 def test_the_page_names_every_row() -> None:
-    """Counts are added up again, from the rows."""
+    """Its counts by paper equal a new count of the rows."""
     text = learnt.summary()
     rows = [row for study in learnt.recorded().values() for row in study]
     for paper, system in SYSTEMS.items():

@@ -1,4 +1,4 @@
-"""Lives of pages, from a real program to the study: what is counted was counted by hand."""
+"""Page lifetimes (map to unmap) of real programs in ``nearfar paging``, against hand counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nearfar.explain import explain
 
 pytestmark = [needs_qemu, needs_cc]
 
-#: Pages that each program asks for at a time.
+#: Pages of each mapping in PROGRAM.
 PAGES = 512
 
 PROGRAM = r"""
@@ -61,7 +61,7 @@ int main(int count, char **words) {
 }
 """
 
-#: What a round of each program adds: pages filled with zeros or copied.
+#: Pages that are zeroed or copied in a round of each mode of PROGRAM.
 ROUND = {
     "brk": PAGES,
     "mmap": PAGES,
@@ -81,7 +81,7 @@ def _program(build: Callable[..., Path]) -> Path:
 def counts(
     program: Path, folder: Path, mode: str, rounds: int, memory: str = "100%"
 ) -> dict[str, Any]:
-    """The only row of a study of the program."""
+    """Capture a mode of the program; the only row of its paging study, and its peak in bytes."""
     trace = folder / f"{mode}-{rounds}.trace"
     if not trace.exists():
         done = nearfar("--follow-forks", "-o", trace, "--", program, mode, str(rounds))
@@ -93,10 +93,10 @@ def counts(
 
 
 @pytest.mark.parametrize("mode", ROUND)
-def test_what_a_round_fills(program: Path, tmp_path: Path, mode: str) -> None:
+def test_zero_fills_of_a_round(program: Path, tmp_path: Path, mode: str) -> None:
     one, five = (counts(program, tmp_path, mode, rounds) for rounds in (1, 5))
     assert five["zero_fills"] - one["zero_fills"] == 4 * ROUND[mode]
-    # It needs no more memory, and with all that it wants nothing is read back.
+    # Further rounds do not raise the peak, and at 100 % of memory nothing is swapped.
     assert five["peak"] == one["peak"]
     assert five["swap_ins"] == five["file_rereads"] == five["swap_outs"] == 0
     assert five["faults"] == five["zero_fills"] + five["file_reads"]
@@ -105,23 +105,23 @@ def test_what_a_round_fills(program: Path, tmp_path: Path, mode: str) -> None:
 def test_a_fork_copies_what_is_written(program: Path, tmp_path: Path) -> None:
     one, five = (counts(program, tmp_path, "fork", rounds) for rounds in (1, 5))
     copied = (five["zero_fills"] - one["zero_fills"]) / 4
-    # The child writes 100 pages, and a few of its stack and data; so does its parent.
+    # The child writes 100 pages; child and parent also write a few of their stacks and data.
     assert 100 <= copied <= 120
-    # Its copies are gone when it ends.
+    # The copies are released when the child ends.
     assert one["peak"] <= five["peak"] <= one["peak"] + 8 * 4096
 
 
-def test_memory_that_was_given_back_is_not_read_back(program: Path, tmp_path: Path) -> None:
-    """A heap that grows and shrinks by 2 MiB ten times, beside 2 MiB that stay, in 3 MiB."""
+def test_released_memory_is_not_swapped_in(program: Path, tmp_path: Path) -> None:
+    """A heap grows and shrinks by 2 MiB ten times, beside a mapping of 2 MiB; memory is 3 MiB."""
     row = counts(program, tmp_path, "brk", 10, memory="3M")
-    # Of what stays some pages go once, and none comes back; the heap's own do in each round.
+    # The unused mapping is swapped out once, heap pages perhaps in each round; none is read back.
     assert row["swap_ins"] <= 20
     assert row["swap_outs"] <= 10 * PAGES
     whole = counts(program, tmp_path, "brk", 10, memory="100%")
     assert whole["zero_fills"] == row["zero_fills"]
 
 
-def test_pages_that_never_end(program: Path, tmp_path: Path) -> None:
+def test_without_lifetimes_each_page_faults_once(program: Path, tmp_path: Path) -> None:
     counts(program, tmp_path, "mmap", 5)
     trace = tmp_path / "mmap-5.trace"
     common = {"page_sizes": "4K", "memory": "100%", "storage": ["nvm-1x"]}
@@ -132,8 +132,8 @@ def test_pages_that_never_end(program: Path, tmp_path: Path) -> None:
     assert row["memory_bytes"] == result.run["footprint_bytes"] == row["pages"] * 4096
 
 
-def test_behind_a_filter_private_memory_has_frames_at_once(program: Path, tmp_path: Path) -> None:
-    """Stores that the cache holds are missing there: what was only read may have been written."""
+def test_a_filter_counts_read_private_pages_in_the_peak(program: Path, tmp_path: Path) -> None:
+    """The filter hides cached stores, so a private page that is only read may have been written."""
     counts(program, tmp_path, "mmap", 5)
     options: dict[str, Any] = {"page_sizes": "4K", "memory": "100%"}
     runs = [
@@ -147,7 +147,7 @@ def test_behind_a_filter_private_memory_has_frames_at_once(program: Path, tmp_pa
 
 @pytest.mark.parametrize("page_cache", ["cold", "warm", "elsewhere"])
 @pytest.mark.parametrize("view", ["none", "cache"])
-def test_runs_of_it_are_explained(
+def test_explain_reads_runs_with_lifetimes(
     program: Path, tmp_path: Path, page_cache: str, view: str
 ) -> None:
     counts(program, tmp_path, "dontneed", 2)
@@ -159,7 +159,7 @@ def test_runs_of_it_are_explained(
     assert found.total["faults"] > 0
 
 
-def test_files_elsewhere(program: Path, tmp_path: Path) -> None:
+def test_files_in_a_page_cache_elsewhere_take_no_memory(program: Path, tmp_path: Path) -> None:
     counted = counts(program, tmp_path, "write", 1)
     trace = tmp_path / "write-1.trace"
     common = {"page_sizes": "4K", "memory": "100%", "storage": ["nvm-1x"]}

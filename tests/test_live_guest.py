@@ -1,4 +1,4 @@
-"""`nearfar run --far node:1` on a kernel with two memory nodes: recorded, and in a guest."""
+"""`nearfar run --far node:1` on a kernel with two memory nodes: records, and a run in a guest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "bench" / "numa-kernel"))
 import live  # noqa: E402
 
 DATA = ROOT / "tests" / "data" / "numa"
-#: Tests of the runtime that only a kernel with two nodes runs.
+#: Rust tests of the runtime that need a kernel with two nodes.
 ON_NODES = (
     "frames_are_on_the_node_that_is_asked_for",
     "memory_under_a_policy_holds_what_was_written",
@@ -43,31 +43,31 @@ def test_the_runtime_worked_on_memory_nodes(architecture: str) -> None:
 
 
 def check(name: str, case: dict[str, Any]) -> None:
-    """What must hold of a program on two nodes, whatever its policy decides."""
+    """Check invariants of a program's run on two nodes, under any policy."""
     policy, _, full = name.partition(", ")
     if policy == "alone":
         assert case["nodes"][0] > 0 and case["nodes"][1] == 0
         return
     seen = case["counters"]
     assert case["exit_code"] == 0 and case["why"] is None
-    # References to slow pages go through: nothing is let in one by one.
+    # Slow pages are mapped, so that references to them do not fault.
     assert seen["window_faults"] == 0
-    # Every page that comes is copied; every one that goes, unless its shadow is there.
+    # Every promoted page is copied, and every demoted one that has no shadow copy.
     assert seen["far_loads"] == seen["promotions"]
     assert seen["far_stores"] >= seen["demotions_copied"]
     if full:
-        # What finds no room there stays, and is counted.
+        # Pages that find no room on node 1 stay on node 0 and are counted as over budget.
         assert max(case["left"]) <= live.LEFT + 2 and case["nodes"][1] <= case["left"][0] * 256
         assert seen["over_budget"] > 0 and sum(case["used"]) >= 12 * 256
         return
     assert (seen["promotions"] > 0) == (policy != "none")
     assert (seen["shadow_copies"] > 0) == (policy in ("nomad", "ssp"))
-    # 4 MiB are fast, the rest of 12 lies on the other node.
+    # Of 12 MiB, 4 MiB are fast; the rest is on node 1.
     assert case["used"][0] <= 1024 and case["nodes"][1] >= (12 - 4) * 256
 
 
-def test_hot_pages_end_fast() -> None:
-    """2 MiB of 12 are read over and over: where the kernel says that they are, within 1 MiB."""
+def test_promoting_policies_make_hot_pages_fast() -> None:
+    """2 MiB of 12 are read repeatedly; by the kernel's maps, at most 1 MiB of them ends slow."""
     found = recorded("x86_64")["hot"]
     assert [*found] == [f"{policy}, hot" for policy in ("none", *live.PROMOTING)]
     for name, case in found.items():
@@ -81,7 +81,7 @@ def test_every_policy_is_recorded(architecture: str) -> None:
     assert [*recorded(architecture)["cases"]] == ["alone", *live.POLICIES, *full]
 
 
-def test_what_goes_wrong_is_noticed() -> None:
+def test_wrong_records_are_noticed() -> None:
     record = recorded("x86_64")
     other = copy.deepcopy(record)
     other["cases"]["ssp"]["sum"] = "0"
@@ -99,8 +99,8 @@ def test_what_goes_wrong_is_noticed() -> None:
 
 
 @pytest.mark.long("a guest under TCG")
-def test_a_program_lives_on_two_nodes() -> None:
-    """A program that checks what it reads, and where a real kernel says that its pages are."""
+def test_a_program_runs_on_two_nodes() -> None:
+    """The program checks the data it reads; a real kernel's maps give the nodes of its pages."""
     tool("cargo", "cargo")
     fetched("x86_64")
     found = live.programs("x86_64", ("ssp",), (), 20_000)

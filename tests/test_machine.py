@@ -31,19 +31,19 @@ def test_io_time_grows_with_the_page(name: str) -> None:
     one = machine.load(name)
     times = one.access_times()
     assert 0 < times.tlb_ns < times.dram_ns
-    # Nothing to page to: two kinds of memory (tiering), flash (ssd), or a topology (numa).
-    other = one.to_dict()
-    assert one.storages or len(other["node"]) >= 2 or "flash" in other or "topology" in other
+    # A machine without storage has two kinds of memory (tiering), flash (ssd) or a topology (numa).
+    parts = one.to_dict()
+    assert one.storages or len(parts["node"]) >= 2 or "flash" in parts or "topology" in parts
     for storage in one.storages:
         read = one.io_ns(storage, SIZES)
         assert read == sorted(read) and read[0] > times.tlb_ns
         assert one.write_ns(storage, SIZES)[0] > 0
 
 
-def test_disk_is_flat_and_nvm_is_not() -> None:
+def test_disk_time_hardly_grows_with_size_and_nvm_time_is_proportional() -> None:
     disk = machine.load("desktop-hdd").io_ns("hdd", SIZES)
     assert disk[SIZES.index(65536)] < 1.05 * disk[0]
-    # Half a turn of 7200 rpm and a seek of 8.5 ms, before the first byte.
+    # A seek of 8.5 ms, half a turn at 7200 rpm, and 512 bytes at 156 MB/s.
     assert disk[0] == pytest.approx(8.5e6 + 60e9 / 7200 / 2 + 512 / 156e6 * 1e9)
     nvm = machine.load("desktop-nvm")
     dram = nvm.access_times().dram_ns
@@ -91,7 +91,7 @@ def test_list_show_check_schema(tmp_path: Path, nearfar: Run) -> None:
     mine = tmp_path / "machines" / "mine.toml"
     mine.write_text(text)
     assert nearfar("machine", "check", str(mine)).stdout.endswith("good\n")
-    # A name is looked for in machines/ of the current folder first.
+    # A name is first looked up in machines/ of the current folder.
     assert nearfar("machine", "show", "mine", cwd=tmp_path).returncode == 0
 
     mine.write_text(text.replace("read_latency", "read_latecy", 1))
@@ -175,7 +175,7 @@ def test_a_set_value_is_used_and_recorded(nearfar: Run) -> None:
     assert again == json.loads(json.dumps(changed.to_dict()))
 
 
-def test_a_machine_is_one_handle_everywhere(tmp_path: Path) -> None:
+def test_a_machine_can_be_pickled_compared_and_passed_to_studies(tmp_path: Path) -> None:
     one = machine.load("desktop-nvm")
     assert machine.load(one) is one
     for same in (pickle.loads(pickle.dumps(one)), machine.load("desktop-nvm")):
@@ -185,8 +185,8 @@ def test_a_machine_is_one_handle_everywhere(tmp_path: Path) -> None:
     assert again == set_ != one and again.flags == set_.flags
     file = tmp_path / "desktop-nvm.toml"
     file.write_text(one.to_toml())
-    asked = {"memory": "50%", "page_sizes": "4K", "storage": ["nvm-1x"]}
-    found = [paging(GNUGO, machine=each, **asked).rows for each in ("desktop-nvm", file, one)]
+    options = {"memory": "50%", "page_sizes": "4K", "storage": ["nvm-1x"]}
+    found = [paging(GNUGO, machine=each, **options).rows for each in ("desktop-nvm", file, one)]
     assert found[0] == found[1] == found[2]
 
 
@@ -197,10 +197,10 @@ def test_errors_reach_python() -> None:
         machine.load("desktop-nvm").io_ns("nvm", [4096])
 
 
-# --- the machine of a study that names none, and storages of others
+# --- the default machine of a study, and storages of other machines
 
 
-def test_the_machine_that_was_measured_is_taken_where_none_is_named(
+def test_the_measured_machine_is_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -216,11 +216,11 @@ def test_the_machine_that_was_measured_is_taken_where_none_is_named(
     result = paging(GNUGO, memory="100%", page_sizes="4K,64K")
     assert (result.run["machine"], result.run["options"]["view"]) == ("here", "machine")
     assert "--machine here" in result.run["command"]
-    # Nobody has named its one storage, and nobody need to.
+    # All its storages are studied by default.
     assert {row["storage"] for row in result.rows} == set(machine.load("zen4-vm").storages)
 
 
-def test_one_measured_without_storage_has_that_of_the_usual_one(
+def test_a_default_machine_measured_without_storage_borrows_that_of_nvme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -230,17 +230,17 @@ def test_one_measured_without_storage_has_that_of_the_usual_one(
     kept.write_text(text[: text.index("[storage")])
     assert list(machine.paging_machine(None).storages) == ["nvme"]
     assert list(machine.paging_machine(None, ["hdd"]).storages) == ["hdd"]
-    # Named, it is as it is.
+    # Named explicitly, it borrows none.
     assert list(machine.paging_machine("here").storages) == []
 
 
-def test_storages_of_other_machines_are_compared_on_one(tmp_path: Path) -> None:
+def test_storages_of_other_machines_are_compared_on_one_machine(tmp_path: Path) -> None:
     result = paging(GNUGO, storage="nvme, optane-ssd,hdd", memory="20%,100%", page_sizes="4K,16K")
     own = {
         (row["storage"], row["memory_fraction"], row["page_bytes"]): row["cpu_ns"]
         for row in result.rows
     }
-    # One processor and one DRAM, so that the storage alone makes the difference.
+    # 3 storages, 2 memory sizes, 2 page sizes; processor and DRAM are the same.
     assert len(own) == 3 * 2 * 2 and len(set(own.values())) == 1
     io = {row["storage"]: row["io_ns"] or 0 for row in result.rows if row["memory_fraction"] == 0.2}
     assert io["optane-ssd"] < io["nvme"] < io["hdd"]
@@ -261,14 +261,14 @@ def test_storages_of_other_machines_are_compared_on_one(tmp_path: Path) -> None:
         ({"machine": "zen4-vm", "view": "paper"}, "paper"),
     ],
 )
-def test_the_view_is_what_the_machine_and_the_options_allow(
+def test_the_default_view_depends_on_machine_and_options(
     options: dict[str, str], view: str
 ) -> None:
     found = paging(GNUGO, **{"memory": "100%", **options})  # type: ignore[arg-type]
     assert found.run["options"]["view"] == view
 
 
-def test_a_users_file_without_a_processor_is_said(tmp_path: Path, nearfar: Run) -> None:
+def test_a_note_says_that_a_users_machine_lacks_a_processor(tmp_path: Path, nearfar: Run) -> None:
     own = tmp_path / "own.toml"
     own.write_text(machine.load("desktop-nvm").to_toml())
     done = nearfar("paging", str(GNUGO), "--machine", str(own), "--memory", "100%")
@@ -277,7 +277,7 @@ def test_a_users_file_without_a_processor_is_said(tmp_path: Path, nearfar: Run) 
     assert re.search(said, done.stderr)
 
 
-def test_a_file_that_was_measured_elsewhere_is_said(tmp_path: Path, nearfar: Run) -> None:
+def test_a_note_says_that_a_file_was_measured_elsewhere(tmp_path: Path, nearfar: Run) -> None:
     own = tmp_path / "own.toml"
     text = machine.load("zen4-vm").to_toml()
     own.write_text(text.replace("Measured on AMD EPYC", "Measured on an abacus", 1))
@@ -286,11 +286,11 @@ def test_a_file_that_was_measured_elsewhere_is_said(tmp_path: Path, nearfar: Run
         "machine own was measured on another machine than this"
         in nearfar(*command, str(own)).stderr
     )
-    # One that comes with nearfar is another by its name.
+    # A built-in machine needs no note: its name says that it is another machine.
     assert nearfar(*command, "zen4-vm").stderr == ""
 
 
-def test_one_machine_with_cxl_serves_paging_tiering_and_placement() -> None:
+def test_the_cxl_machine_serves_paging_tiering_and_placement() -> None:
     from nearfar import numa
     from nearfar.tiering import tiering
 
@@ -310,11 +310,11 @@ def test_a_built_in_machine_is_changed_as_its_error_says(tmp_path: Path, nearfar
     assert "or take it out in its file" in nearfar(*words, "--machine", own, cwd=tmp_path).stderr
     parts = re.split(r"^(?=\[)", text, flags=re.M)
     (tmp_path / own).write_text("".join(p for p in parts if not p.startswith("[tlb.second]")))
-    # What it lacks next is said; then it is the user's file that is to be edited.
+    # Without the section, the error no longer names its key.
     assert "key tlb.second" not in nearfar(*words, "--machine", own, cwd=tmp_path).stderr
 
 
-def test_files_are_not_on_compressed_memory() -> None:
+def test_with_zram_files_are_read_from_the_machines_disk() -> None:
     trace = ROOT / "tests/data/captures/memcached.trace"
     rows = paging(
         trace,

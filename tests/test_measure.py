@@ -1,4 +1,4 @@
-"""``nearfar machine measure``: what is said and timed, how far it repeats, and what is put back."""
+"""``nearfar machine measure``: samples, the machine file, refusals, and restored settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_one_disturbed_run_is_not_noise_and_many_are() -> None:
     assert not Samples((*quiet, 500.0)).noisy
     assert Samples((*quiet, 120.0, 125.0, 130.0, 140.0)).noisy
     assert Samples((100.0, 89.0, 111.0)).noisy and not Samples((100.0, 91.0, 109.0)).noisy
-    # Of a difference that is lost in noise, and of one run.
+    # A difference around 0 is noisy; a single run has no spread.
     assert Samples((-5.0, 0.0, 5.0)).noisy and not Samples((1.0,)).noisy
 
 
@@ -42,8 +42,8 @@ def test_a_source_has_median_and_range() -> None:
 
 
 @pytest.mark.parametrize("value", [0.27012, 1.0875, 84.14, 999.96, 4312345.6, 1e-9, 2.3e9])
-def test_what_is_written_can_be_read(value: float) -> None:
-    """By the strict reader, which takes whole picoseconds and bytes per second."""
+def test_written_values_can_be_parsed(value: float) -> None:
+    """The strict parser accepts only whole picoseconds and bytes per second."""
     text = f"""
     description = "d"
     [storage.d.nvme]
@@ -57,13 +57,13 @@ def test_what_is_written_can_be_read(value: float) -> None:
     try:
         machine.parse("x", text)
     except NearfarError as error:
-        assert "would take" in str(error)  # only that they contradict each other
+        assert "would take" in str(error)  # the values parse, but contradict each other
 
 
-# --- what is said
+# --- documented processors, and the system's description
 
 
-def test_processors_of_the_table() -> None:
+def test_documented_processors() -> None:
     genoa, alder_lake = documented("AuthenticAMD", 0x19, 0x11), documented("GenuineIntel", 6, 0x97)
     assert genoa and alder_lake
     assert (genoa.window, genoa.coalesced, genoa.second) == (320, 16384, (3072, 24))
@@ -135,7 +135,7 @@ def test_a_system_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert found.node_cpus == {0: (0, 1, 2, 3), 1: (5,), 2: ()}
 
 
-def test_a_kernel_that_shows_little(tmp_path: Path) -> None:
+def test_a_system_with_only_proc_meminfo_has_one_node(tmp_path: Path) -> None:
     found = system.read(fill(tmp_path, {"proc/meminfo": "MemTotal: 1024 kB"}))
     assert len(found.nodes) == 1 and found.nodes[0].size == 1 << 20
     assert found.sockets == 1 and found.cores >= 1 and found.levels is None
@@ -143,12 +143,12 @@ def test_a_kernel_that_shows_little(tmp_path: Path) -> None:
         system.read(tmp_path / "nothing")
 
 
-# --- a file is made
+# --- the machine file
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A file of a quick run on this machine, and what was said."""
+    """The file of a quick measurement of this machine, and its standard error."""
     folder = tmp_path_factory.mktemp("measured")
     code = "from nearfar.cli import main; main()"
     command = ["machine", "measure", "--quick", "-o", "here.toml", "--storage", str(folder)]
@@ -158,7 +158,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     if "O_DIRECT" in done.stderr:
         pytest.skip("the folder for temporary files is not on a device")
     assert done.returncode == 0 and done.stdout == "", done.stderr
-    # The file that requests were made to is gone.
+    # The file for storage requests is removed.
     assert [path.name for path in folder.iterdir()] == ["here.toml"]
     return folder / "here.toml", done.stderr
 
@@ -188,15 +188,15 @@ def leaves(value: Any, path: str = "") -> dict[str, Any]:
     return found
 
 
-def test_every_value_says_where_it_is_from(measured: tuple[Path, str]) -> None:
-    path, said = measured
+def test_every_value_states_its_source(measured: tuple[Path, str]) -> None:
+    path, stderr = measured
     found = leaves(machine.load(path).to_dict())
     origins = ("measured", "noisy, measured", "/sys/", "/proc/", "cpuid", "assumption", "AMD, ",
                "Intel 64", "logical block", "the size of a request", "a page")  # fmt: skip
     for key, value in found.items():
         assert value["source"].startswith(origins), (key, value)
-        # What is noisy is said as well.
-        assert not value["source"].startswith("noisy") or f"nearfar: {key}: noisy: " in said
+        # A noisy value is also reported on standard error.
+        assert not value["source"].startswith("noisy") or f"nearfar: {key}: noisy: " in stderr
     assert (
         found["node.dram.local.read_latency"]["source"].count("runs, ") == 1
         if ("node.dram.local.read_latency" in found)
@@ -205,7 +205,7 @@ def test_every_value_says_where_it_is_from(measured: tuple[Path, str]) -> None:
 
 
 def test_levels_are_in_order(measured: tuple[Path, str]) -> None:
-    """Not how long anything takes: that a level is slower than one before, however busy it is."""
+    """Only the order of latencies is checked, which holds on a busy machine too."""
     found = machine.load(measured[0]).to_dict()
     if not {"l1d", "l2"} <= set(found.get("cache", {})):
         pytest.skip("this machine shows no caches")
@@ -261,7 +261,7 @@ def test_a_default_machine_that_cannot_be_written_is_refused_before_the_work(nea
     assert done.stderr.count("\n") == 1
 
 
-def test_a_file_that_no_device_is_read_for_is_refused(tmp_path: Path) -> None:
+def test_a_small_file_and_one_with_holes_are_refused(tmp_path: Path) -> None:
     small, holes = tmp_path / "small", tmp_path / "holes"
     small.write_bytes(bytes(100))
     with holes.open("wb") as file:
@@ -278,7 +278,7 @@ def test_a_file_that_no_device_is_read_for_is_refused(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["holes", "small"]
 
 
-def test_memory_has_no_device() -> None:
+def test_checking_tmpfs_leaves_no_file() -> None:
     memory = Path("/dev/shm")
     if not memory.is_dir():
         pytest.skip("no /dev/shm")
@@ -290,7 +290,7 @@ def test_memory_has_no_device() -> None:
     assert not {path for path in set(memory.iterdir()) - before if "nearfar" in path.name}
 
 
-def test_two_paths_of_a_name_are_refused(nearfar: Run, tmp_path: Path) -> None:
+def test_two_storages_of_the_same_name_are_refused(nearfar: Run, tmp_path: Path) -> None:
     for folder in ("a/disk", "b/disk"):
         (tmp_path / folder).mkdir(parents=True)
     flags = ["--storage", "a/disk", "--storage", "b/disk"]
@@ -299,36 +299,36 @@ def test_two_paths_of_a_name_are_refused(nearfar: Run, tmp_path: Path) -> None:
     assert done.returncode == 2 and "two would be called disk" in done.stderr
 
 
-# --- switches
+# --- the kernel's settings for large pages
 
 
 @pytest.mark.parametrize(
     ("page", "set_", "pages", "changed"),
     [
         (4096, {}, "small", False),
-        (2 << 20, {}, "huge", False),  # follows the whole, which says madvise
+        (2 << 20, {}, "huge", False),  # inherits madvise
         (64 << 10, {}, "unasked", True),
-        (64 << 10, {64: "madvise"}, "unasked", True),  # asked for, 2M would come
+        (64 << 10, {64: "madvise"}, "unasked", True),  # madvise() would give 2M
         (64 << 10, {64: "madvise", 2048: "never", 128: "never"}, "huge", False),
-        (128 << 10, {}, "unasked", False),  # is always there unasked, and nothing larger is
-        (64 << 10, {64: "always"}, "unasked", True),  # 128K would come
+        (128 << 10, {}, "unasked", False),  # the largest size that is `always`
+        (64 << 10, {64: "always"}, "unasked", True),  # the kernel would give 128K
     ],
 )
-def test_nothing_is_switched_that_need_not_be(
+def test_settings_are_changed_only_where_needed(
     sysfs: Path, tmp_path: Path, page: int, set_: dict[int, str], pages: str, changed: bool
 ) -> None:
     for size, word in set_.items():
         (sysfs / f"hugepages-{size}kB" / "enabled").write_text(word)
     before = words(sysfs)
-    asked, switched = faults._mapping_for(page, sysfs, tmp_path / "run")
+    mapping, switched = faults._mapping_for(page, sysfs, tmp_path / "run")
     with switched:
-        assert (asked, words(sysfs) != before) == (pages, changed)
+        assert (mapping, words(sysfs) != before) == (pages, changed)
         if changed:
             assert words(sysfs)[f"hugepages-{page >> 10}kB/enabled"] == "always"
     assert {name: word.strip("[]") for name, word in words(sysfs).items()} == before
 
 
-def test_without_root_there_is_less_and_that_is_said(
+def test_without_root_disabled_page_sizes_are_left_out_with_notes(
     sysfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(faults.os, "access", lambda path, mode: False)
@@ -341,8 +341,8 @@ def test_without_root_there_is_less_and_that_is_said(
     assert not (tmp_path / "run").exists()
 
 
-def test_pages_that_were_smaller_are_left_out(sysfs: Path, tmp_path: Path) -> None:
-    """Here they are, as the kernel does not look at these switches."""
+def test_a_page_size_that_the_kernel_did_not_give_is_left_out(sysfs: Path, tmp_path: Path) -> None:
+    """The kernel gives smaller pages, as it does not read the settings in the test's folder."""
     bench = Bench(system.read(), quick=True, say=lambda what: None)
     before = words(sysfs)
     found, _ = faults.zero_fill(bench, 1.0, sysfs, tmp_path / "run")
@@ -369,7 +369,7 @@ def test_swap_that_is_off_or_unused_is_left_out(tmp_path: Path) -> None:
         assert bench.notes[-1] == "storage.swap: left out: the kernel wrote little to /dev/zram0"
 
 
-#: Measures faults with the switches of a folder, and waits when it has switched one.
+#: Measures faults with the settings in a folder, and sleeps once it has changed one.
 WAITS = """
 import sys, time
 from pathlib import Path
@@ -388,7 +388,7 @@ faults.zero_fill(bench, 1.0, Path(sys.argv[1]), Path(sys.argv[2]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_interrupted_it_puts_back(sysfs: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_interrupts_restore_settings(sysfs: Path, tmp_path: Path, number: signal.Signals) -> None:
     before, runtime = words(sysfs), tmp_path / "run"
     running = subprocess.Popen(
         [sys.executable, "-c", WAITS, str(sysfs), str(runtime)],
@@ -410,6 +410,6 @@ def test_interrupted_it_puts_back(sysfs: Path, tmp_path: Path, number: signal.Si
     until(lambda: not (runtime / "apply.json").exists(), "the journal removed")
 
 
-def test_the_schema_has_what_is_measured() -> None:
+def test_the_schema_has_measured_keys() -> None:
     keys = set(json.dumps(machine.schema()).split('"'))
     assert {"fault", "walk", "host_page", "reorder_window", "coalesced"} <= keys

@@ -1,4 +1,4 @@
-"""The bench against a guest's kernel: what it reads, and what of it the documentation shows."""
+"""The bench ``mglru-guest``, faults of a guest's kernel: its parser, rows, table and record."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ sys.path.insert(0, str(ROOT / "bench"))
 from cases import mglru_guest  # noqa: E402
 from measure import BenchError  # noqa: E402
 
+#: From ``limited.sh``. `free`: program, exit code, pages, kernel bytes. `run`: program, percent,
+#: frames, beside another process, exit code, killed, major faults, file bytes.
 PRINTED = """lists 0x0007
 kernel 6.12.1
 free one 0 100 8192
@@ -53,7 +55,7 @@ def test_cells_are_read() -> None:
     assert lines[3].startswith("| one | 90% | 90 | not counted | 10 | 30 |")
 
 
-def test_what_does_not_end_well_is_refused() -> None:
+def test_truncated_output_and_failed_programs_are_refused() -> None:
     with pytest.raises(BenchError, match="ended early: .* / run one 90"):
         mglru_guest.parse(PRINTED.removesuffix("done\n"))
     with pytest.raises(BenchError, match="one: ended with 127 in the guest"):

@@ -25,7 +25,7 @@ STATED = tomllib.loads(STATEMENTS.read_text())["statement"]
 
 
 def test_every_result_of_the_paper_is_measured() -> None:
-    """Each within its tolerance, judged here by other means."""
+    """Each is within its tolerance, which is parsed here independently of the package."""
     found = paper.measures()
     assert {one["key"] for one in STATED} == found.keys()
     for one in STATED:
@@ -42,13 +42,13 @@ def test_every_result_of_the_paper_is_measured() -> None:
             assert float(low) <= ours <= float(high), (one["key"], ours)
 
 
-def test_reproduce_has_a_row_for_each() -> None:
+def test_reproduce_has_a_row_for_each_statement() -> None:
     found = reproduce("numa")
     assert [row["paper"] for row in found.rows] == ["004"] * len(STATED)
     assert [row["input"] for row in found.rows] == [one.get("input", "") for one in STATED]
     usual, all_modules = found.sensitivity
     assert usual["holds"] == found.holding == found.counted > 0
-    # With all modules at once one core fills pages faster than printed, and no row gains.
+    # If a core fills all modules at once, it is faster than published; no further row holds.
     assert len(all_modules["fewer"]) == 8 and not all_modules["more"]
 
 
@@ -60,7 +60,7 @@ def test_the_cells_of_table_two_are_the_papers() -> None:
 
 
 @pytest.mark.parametrize("name", ["optane-4node", "cxl-2socket", "laptop"])
-def test_an_allocation_is_conserved(name: str) -> None:
+def test_a_possible_allocation_lands_completely(name: str) -> None:
     for allocator in ("vmalloc", "user"):
         for row in numa.alloc(["1G", "100G"], machine=name, allocator=allocator).rows:
             landed = sum(node["bytes"] for node in row["landed"])
@@ -78,16 +78,16 @@ def test_modes_that_a_machine_cannot_be_in_are_left_out_unless_named() -> None:
         numa.alloc(["1G"], machine="laptop", mode=["memory-mode"])
 
 
-def test_far_memory_is_asked_for_by_node() -> None:
+def test_far_memory_is_chosen_by_node() -> None:
     row = numa.alloc(["10G"], mode=["kmem-dax"], allocator="user", nodes=[6]).rows[0]
     assert row["remote_far_bytes"] == 10 << 30
     kernels = numa.alloc(["10G"], mode=["kmem-dax"], nodes=[6]).rows[0]
     assert not kernels["possible"] and "movable memory" in kernels["why_not"]
-    asked: dict[str, Any] = {"mode": ["weighted-interleave"], "nodes": [0, 4], "weights": [16, 3]}
-    weighted = numa.alloc(["19M"], allocator="user", **asked).rows[0]
+    options: dict[str, Any] = {"mode": ["weighted-interleave"], "nodes": [0, 4], "weights": [16, 3]}
+    weighted = numa.alloc(["19M"], allocator="user", **options).rows[0]
     assert [e["bytes"] >> 20 for e in weighted["landed"] if e["bytes"]] == [16, 3]
     assert weighted["note"] is None
-    left_out = numa.alloc(["19M"], **asked)
+    left_out = numa.alloc(["19M"], **options)
     assert "none of it is on pmem4: vmalloc" in (left_out.rows[0]["note"] or "")
     assert "none of it is on pmem4: vmalloc" in repr(left_out)
 
@@ -110,22 +110,24 @@ def test_a_trace_runs_under_every_mode(mixed: Path) -> None:
         assert row["gb_per_second"] > 0 and 80 < row["latency_ns"] < 400
     by_mode = {row["mode"]: row for row in rows}
     assert by_mode["local"]["latency_ns"] < by_mode["interleave"]["latency_ns"]
-    # All of it was cleared into the cache at first touch, and it fits.
+    # Clearing at first touch brings each page into the DRAM cache, where all fit.
     assert by_mode["memory-mode"]["cache_hit_rate"] == 1
     shuffled = numa.run(mixed, mode=["memory-mode"], shuffle=True).rows[0]
     assert 0.99 < shuffled["cache_hit_rate"] <= 1
 
 
 def test_a_stream_that_does_not_fit_the_cache_misses() -> None:
+    # Twice the cache; a miss adds 305 ns.
     row = numa.run("192G", mode=["memory-mode"]).rows[0]
     assert row["cache_hit_rate"] == pytest.approx(0.5, abs=0.001)
     assert row["latency_ns"] == pytest.approx(101 + 0.5 * 305, rel=0.01)
+    # With pages at random places, (1 - exp(-2)) / 2.
     shuffled = numa.run("192G", mode=["memory-mode"], shuffle=True).rows[0]
     assert shuffled["cache_hit_rate"] == pytest.approx(0.432, abs=0.001)
     assert numa.run("9000G", mode=["alius"]).rows[0]["possible"] is False
 
 
-def test_a_pair_is_hurt_by_what_it_shares(mixed: Path) -> None:
+def test_a_shared_cache_slows_a_pair(mixed: Path) -> None:
     rows = numa.pair("48G", "48G", overlap=[0, 1]).rows
     apart, same, shuffled = (row["slowdown_a"] for row in rows)
     assert apart == pytest.approx(1, abs=0.01)
@@ -177,17 +179,17 @@ def test_sysfs_is_read(tmp_path: Path) -> None:
     assert any("write_bandwidth" in line for line in assumed)
     assert one["node"]["node2"]["local"]["write_bandwidth"]["source"].startswith("assumption")
     assert one["node"]["node2"]["local"]["read_latency"]["source"] == str(found[2].source)
-    # Nodes are numbered without gaps.
+    # Without node2, node3 is renumbered.
     shutil.rmtree(tmp_path / "devices" / "system" / "node" / "node2")
     text, assumed = numa.to_machine(numa.describe([tmp_path / "devices" / "system" / "node"]))
     assert any("renumbered" in line for line in assumed)
     assert len(tomllib.loads(text)["topology"]["nodes"]) == 3
-    # It serves the study at once.
+    # The written file works in a study.
     row = numa.run("5G", machine=str(path), mode=["kmem-dax"]).rows[0]
     assert row["possible"] and row["local_far_share"] > 0
 
 
-def test_what_no_source_knows_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_unknown_format_is_refused(tmp_path: Path) -> None:
     assert names() == ["acpi", "sysfs"]
     path = tmp_path / "given"
     path.write_text("available: 1 nodes (0)\n")
@@ -195,16 +197,16 @@ def test_what_no_source_knows_is_refused(tmp_path: Path) -> None:
         numa.describe([path])
 
 
-def test_the_command(nearfar: Run, tmp_path: Path, mixed: Path) -> None:
+def test_outputs_of_the_commands(nearfar: Run, tmp_path: Path, mixed: Path) -> None:
     found = nearfar("numa", "alloc", "--size", "80G,3000G", "--mode", "memory-mode,alius",
                     "--format", "json", "-o", tmp_path / "out")  # fmt: skip
     assert found.returncode == 0, found.stderr
-    answer = json.loads(found.stdout)
-    assert [row["possible"] for row in answer["rows"]] == [True, False, True, True]
-    assert json.loads((tmp_path / "out" / "run.json").read_text()) == answer
-    # The command that a result names makes it again.
-    again = nearfar(*shlex.split(answer["run"]["command"])[1:], "--format", "json")
-    assert json.loads(again.stdout) == answer
+    printed = json.loads(found.stdout)
+    assert [row["possible"] for row in printed["rows"]] == [True, False, True, True]
+    assert json.loads((tmp_path / "out" / "run.json").read_text()) == printed
+    # The recorded command reproduces the result.
+    again = nearfar(*shlex.split(printed["run"]["command"])[1:], "--format", "json")
+    assert json.loads(again.stdout) == printed
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(tmp_path / "out" / "result.parquet")
@@ -252,7 +254,7 @@ def test_the_page_fits_a_telephone(nearfar: Run, tmp_path: Path) -> None:
     for width in (360, 1280):
         with browser.opened(out, width=width, ready="figure svg") as (page, problems):
             assert page.evaluate("document.documentElement.scrollWidth") == width
-            # What the pictures show is said in words, and the table can be reached by keyboard.
+            # Figures have labels in words, and the table can be focused by keyboard.
             label = page.get_attribute("figure svg[aria-label*=pmem4]", "aria-label")
             assert "pmem4, 757 GiB: 10.6 % filled" in label and "dram0, 96 GiB: not the" in label
             reached = []
@@ -263,7 +265,7 @@ def test_the_page_fits_a_telephone(nearfar: Run, tmp_path: Path) -> None:
         assert problems == []
 
 
-def test_a_workload_stands_for_its_capture(
+def test_the_name_of_a_workload_means_its_bundled_capture(
     nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = DATA / "captures" / "gunzip.trace"
@@ -288,7 +290,7 @@ def test_bandwidth_is_shared_by_threads() -> None:
 
     one, few, many = speed(1), speed(2), speed(256)
     assert one[1] == "cores" and few[0] == pytest.approx(2 * one[0])
-    # So many that the memory is the limit: no more than it gives, and no gain from yet more.
+    # 256 threads saturate the memory, so that 512 gain nothing.
     assert many[1] == "dram0" and few[0] < many[0] < 256 * one[0] and speed(512) == many
 
 
@@ -300,7 +302,7 @@ def test_the_page_draws_the_machine(nearfar: Run, tmp_path: Path) -> None:
     text = out.read_text()
     assert len(text.encode()) < 3_000_000 and "Content-Security-Policy" in text
     main = text[text.index("<main") : text.index("</main>")]
-    # Every picture has both sockets and all eight nodes; five can be done, five are on the chart.
+    # Each of six allocations has a figure with the whole machine; five are possible and charted.
     assert main.count("<figcaption>") == 6 and main.count(">socket 1<") == 6
     assert main.count("<title>pmem6, 757 GiB") == 6
     assert text.count('"source":"computed"') == 5 and text.count('"source":"published"') == 9

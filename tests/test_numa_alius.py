@@ -1,4 +1,4 @@
-"""Our patch of Linux that does what aliusM does, as it was seen to do it, beside the model."""
+"""Our patch that makes Linux place pages as aliusM does: recorded runs, beside the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECORDS: dict[str, dict[str, Any]] = {
     variant: json.loads((DATA / f"patched-{variant}.json").read_text())
     for variant in alius.VARIANTS
 }
-FAR = range(4, 8)
+PMEM_NODES = range(4, 8)
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -34,11 +34,11 @@ def test_the_model_agrees_with_the_kernel(name: str) -> None:
         assert one["landed"] is None or sum(one["landed"]) == one["pages"]
 
 
-def test_both_are_one_kernel() -> None:
+def test_stock_and_patched_records_are_of_one_kernel_version() -> None:
     assert RECORDS["stock"]["kernel"] == RECORDS["alius"]["kernel"]
 
 
-def test_most_of_memory_can_be_had_only_with_the_patch() -> None:
+def test_most_of_memory_can_be_allocated_only_with_the_patch() -> None:
     stock, patched = (RECORDS[name]["vmalloc"][-1] for name in alius.VARIANTS)
     assert patched["pages"] > 0.8 * sum(patched["free"])
     assert patched["landed"] and stock["landed"] is None
@@ -46,21 +46,23 @@ def test_most_of_memory_can_be_had_only_with_the_patch() -> None:
 
 def test_persistent_memory_is_ordinary_at_boot() -> None:
     zones = {name: {tuple(zone[:2]) for zone in RECORDS[name]["zones"]} for name in RECORDS}
-    assert {zone for zone in zones["alius"] if zone[0] in FAR} == {(node, "Normal") for node in FAR}
-    assert not [zone for zone in zones["stock"] if zone[0] in FAR]
+    pmem = {zone for zone in zones["alius"] if zone[0] in PMEM_NODES}
+    assert pmem == {(node, "Normal") for node in PMEM_NODES}
+    assert not [zone for zone in zones["stock"] if zone[0] in PMEM_NODES]
 
 
-def test_modules_take_turns_once_dram_is_full() -> None:
+def test_modules_alternate_once_dram_is_full() -> None:
     for one in RECORDS["alius"]["vmalloc"]:
         landed, share = one["landed"], 0.01 * one["pages"]
         assert abs(landed[4] - landed[5]) <= share and abs(landed[6] - landed[7]) <= share
+    # 100,000 pages fit DRAM, 180,000 also need near modules (4, 5), 450,000 far ones (6, 7).
     by_size = {one["pages"]: one["landed"] for one in RECORDS["alius"]["vmalloc"]}
     assert not sum(by_size[100_000][4:])
     assert by_size[180_000][4] > 5_000 and not sum(by_size[180_000][6:])
     assert by_size[450_000][6] > 40_000
 
 
-def test_pages_of_programs_take_the_same_way() -> None:
+def test_pages_of_programs_alternate_between_modules_too() -> None:
     first, last = RECORDS["alius"]["cases"]
     for case, near in ((first, (4, 5)), (last, (6, 7))):
         landed = case["path"][-1][1:]
@@ -68,7 +70,7 @@ def test_pages_of_programs_take_the_same_way() -> None:
         assert abs(landed[near[0]] - landed[near[1]]) <= 0.01 * case["pages"]
 
 
-def test_a_kernel_that_does_otherwise_is_noticed() -> None:
+def test_records_that_contradict_the_model_are_noticed() -> None:
     filled = copy.deepcopy(RECORDS["alius"])
     landed = filled["vmalloc"][2]["landed"]
     # One module and then the other, as stock Linux fills nodes.

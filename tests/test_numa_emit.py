@@ -1,4 +1,4 @@
-"""Plans, and what they emit, put to the real tools or run against a folder in place of /sys."""
+"""``nearfar numa plan``; its scripts and units, checked by real tools or run with a fake /sys."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def row(mode: str, nodes: list[int], weights: list[int] | None = None, **more: A
     }
 
 
-def test_a_plan_that_latency_decides_is_plain_linux() -> None:
+def test_a_plan_by_latency_chooses_local_allocation() -> None:
     best = next(row for row in plan("40G").rows if row["chosen"])
     assert best["mode"] == "local" and best["enough"] and best["latency_gain"] == 0
 
 
-def test_nodes_of_one_memory_tier_are_said() -> None:
+def test_the_table_notes_a_single_memory_tier() -> None:
     rows = plan("40G").rows
 
-    def said(**nodes: Any) -> str:
+    def printed(**nodes: Any) -> str:
         console = Console(width=200, file=io.StringIO(), record=True)
         console.print(report.plan([cast("Any", {**row, **nodes}) for row in rows]))
         return console.export_text()
 
-    assert "one memory tier" in said(dram_nodes=[0, 1], far_nodes=[])
-    assert "memory tier" not in said(dram_nodes=[0, 1], far_nodes=[2])
+    assert "one memory tier" in printed(dram_nodes=[0, 1], far_nodes=[])
+    assert "memory tier" not in printed(dram_nodes=[0, 1], far_nodes=[2])
 
 
-def test_a_plan_that_capacity_decides_uses_what_fits() -> None:
+def test_a_plan_by_capacity_chooses_the_least_latency_that_fits() -> None:
     rows = plan("2T", working_set="60G").rows
     fits = {row["mode"] for row in rows if row["possible"]}
     assert "local" not in fits and {"alius", "memory-mode", "kmem-dax"} <= fits
@@ -62,15 +62,15 @@ def test_a_plan_that_capacity_decides_uses_what_fits() -> None:
         plan("9T")
 
 
-def test_a_plan_that_bandwidth_decides_interleaves() -> None:
-    answer: dict[str, Any] = {"machine": "cxl-2socket", "threads": 64, "pattern": "sequential"}
-    rows = plan("100G", bandwidth=230, **answer).rows
+def test_a_plan_by_bandwidth_interleaves() -> None:
+    options: dict[str, Any] = {"machine": "cxl-2socket", "threads": 64, "pattern": "sequential"}
+    rows = plan("100G", bandwidth=230, **options).rows
     best = next(row for row in rows if row["chosen"])
     assert best["mode"] == "weighted-interleave" and best["nodes"] == [0, 2]
     assert best["weights"] == [9, 1] and best["gb_per_second"] == pytest.approx(240)
     assert best["bandwidth_gain"] == pytest.approx(240 / 218 - 1)
-    none = next(row for row in plan("100G", bandwidth=999, **answer).rows if row["chosen"])
-    assert not none["enough"]
+    short = next(row for row in plan("100G", bandwidth=999, **options).rows if row["chosen"])
+    assert not short["enough"]
 
 
 def test_every_emitter_serves_a_plan_or_refuses() -> None:
@@ -89,8 +89,8 @@ def test_every_emitter_serves_a_plan_or_refuses() -> None:
             served += 1
         assert served
         hostile = "a'; touch x\n%h $(id)"
-        answer = emit.emit(name, row("weighted-interleave", [0, 4], [2, 1], vm=hostile))
-        assert "touch x" not in answer and "$(id)" not in answer and "%h" not in answer
+        text = emit.emit(name, row("weighted-interleave", [0, 4], [2, 1], vm=hostile))
+        assert "touch x" not in text and "$(id)" not in text and "%h" not in text
     for name in ("daxctl", "numa-systemd", "numactl"):
         with pytest.raises(NearfarError, match="ipmctl create -goal MemoryMode=100"):
             emit.emit(name, row("memory-mode", []))
@@ -110,7 +110,7 @@ def test_numactl_takes_the_options(tmp_path: Path, mode: str) -> None:
 
 
 def sys_folder(root: Path) -> None:
-    """Devices of nodes 4 and 6, the kernel's switches, and a daxctl that says how it was called."""
+    """Devices of nodes 4 and 6, folders of settings, and a daxctl that logs its arguments."""
     for device, node in (("dax0.0", 4), ("dax1.0", 6)):
         folder = root / "sys" / "bus" / "dax" / "devices" / device
         folder.mkdir(parents=True)
@@ -123,30 +123,30 @@ def sys_folder(root: Path) -> None:
 
 
 def played(root: Path, script: str) -> str:
-    """Run a script with ``root`` in place of /sys; the arguments of daxctl."""
+    """Run a script with ``root`` in place of /sys; return the arguments of each daxctl call."""
     done = emitted.played(root, script)
     assert done.returncode == 0, done.stderr
     called = root / "called"
     return called.read_text() if called.exists() else ""
 
 
-def test_the_scripts_do_what_they_say(tmp_path: Path) -> None:
+def test_scripts_call_daxctl_and_write_settings(tmp_path: Path) -> None:
     sys_folder(tmp_path)
-    all_of_it = "reconfigure-device --mode=system-ram --no-movable"
-    answer = played(tmp_path, emit.emit("daxctl", row("alius", [])))
-    assert answer.splitlines() == [f"{all_of_it} dax0.0", f"{all_of_it} dax1.0"]
+    unmovable = "reconfigure-device --mode=system-ram --no-movable"
+    calls = played(tmp_path, emit.emit("daxctl", row("alius", [])))
+    assert calls.splitlines() == [f"{unmovable} dax0.0", f"{unmovable} dax1.0"]
     online = tmp_path / "sys/devices/system/memory/auto_online_blocks"
     assert online.read_text() == "offline\n"
     (tmp_path / "called").unlink()
-    answer = played(tmp_path, emit.emit("daxctl", row("kmem-dax", [4])))
-    assert answer == "reconfigure-device --mode=system-ram dax0.0\n"
+    calls = played(tmp_path, emit.emit("daxctl", row("kmem-dax", [4])))
+    assert calls == "reconfigure-device --mode=system-ram dax0.0\n"
     weights = row("weighted-interleave", [0, 6], [16, 3])
     played(tmp_path, emit.emit("weighted-interleave", weights))
     folder = tmp_path / "sys/kernel/mm/mempolicy/weighted_interleave"
     assert {f.name: f.read_text() for f in folder.iterdir()} == {"node0": "16\n", "node6": "3\n"}
 
 
-def test_the_unit_is_verified_and_does_the_same(tmp_path: Path) -> None:
+def test_the_unit_is_valid_and_runs_the_same_commands(tmp_path: Path) -> None:
     sys_folder(tmp_path)
     text = emit.emit("numa-systemd", row("weighted-interleave", [0, 6], [16, 3]))
     played_lines = emitted.command_of(text, "ExecStart")
@@ -167,16 +167,16 @@ def test_the_unit_is_verified_and_does_the_same(tmp_path: Path) -> None:
 
 
 def test_the_command_plans_and_emits(nearfar: Run) -> None:
-    answer = ["numa", "plan", "--capacity", "100G", "--machine", "cxl-2socket", "--threads", "64",
-            "--pattern", "sequential", "--bandwidth", "230"]  # fmt: skip
-    shown = nearfar(*answer)
+    words = ["numa", "plan", "--capacity", "100G", "--machine", "cxl-2socket", "--threads", "64",
+             "--pattern", "sequential", "--bandwidth", "230"]  # fmt: skip
+    shown = nearfar(*words)
     assert shown.returncode == 0 and "weighted-interleave: against local" in shown.stdout
-    assert "echo 9 > /sys" in nearfar(*answer, "--emit", "weighted-interleave").stdout
-    assert "--weighted-interleave=0,2" in nearfar(*answer, "--emit", "numactl").stdout
-    missed = nearfar(*answer[:-1], "999", "--format", "json")
+    assert "echo 9 > /sys" in nearfar(*words, "--emit", "weighted-interleave").stdout
+    assert "--weighted-interleave=0,2" in nearfar(*words, "--emit", "numactl").stdout
+    missed = nearfar(*words[:-1], "999", "--format", "json")
     assert missed.returncode == 1
     assert sum(row["chosen"] for row in json.loads(missed.stdout)["rows"]) == 1
-    csv = nearfar(*answer, "--format", "csv").stdout.splitlines()
+    csv = nearfar(*words, "--format", "csv").stdout.splitlines()
     assert len(csv) > 5 and '"0,2"' in csv[-1] + csv[-2] + "".join(csv)
     wrong = nearfar("numa", "plan", "--capacity", "9T")
     assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""What Debian's kernel did with memory nodes, recorded under QEMU, beside what the model says."""
+"""Placement by Debian's kernel, recorded under QEMU, beside the model; import of ACPI tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import placement  # noqa: E402
 
 DATA = ROOT / "tests" / "data" / "numa"
 RECORDS = sorted(DATA.glob("kernel-*.json"))
-#: Persistent memory on nodes 2 and 3, the tables as QEMU makes them.
+#: QEMU's firmware tables of a machine with persistent memory on nodes 2 and 3.
 NVDIMM = DATA / "nvdimm.json"
 
 
@@ -41,22 +41,22 @@ def test_the_model_agrees_with_the_kernel(path: Path) -> None:
     assert not apart
     assert len(found) == len(record["distances"]) + 2 * len(record["cases"])
     assert {case["policy"] for case in record["cases"]} == set(placement._POLICIES)
-    # The kernel's two ways of telling where pages landed agree with each other.
+    # The kernel reports the nodes of pages in two ways, which must agree.
     for case in record["cases"]:
         last = {str(node): pages for node, pages in enumerate(case["path"][-1][1:]) if pages}
         assert case["maps"] == last
         assert sum(last.values()) == case["pages"]
-        # And with the pages that are free no more, node by node; page tables take some.
+        # The loss of free pages of each node must agree too, except for page tables.
         for node, (free, left) in enumerate(zip(case["free"], case["left"], strict=True)):
             gone = free - left - case["path"][-1][1 + node]
             assert abs(gone) <= agree.TOLERANCE * case["pages"]
 
 
-def test_the_table_marks_what_is_apart() -> None:
+def test_the_table_marks_disagreements() -> None:
     near = agree.Agreement("one", "1 2", "1 2", 0.0)
     far = agree.Agreement("another", "1 2", "2 1", 0.5)
-    answer = {"machine": "m", "kernel": "6", "qemu": "7", "added": False}
-    lines = agree.table(answer, [near, far])
+    record = {"machine": "m", "kernel": "6", "qemu": "7", "added": False}
+    lines = agree.table(record, [near, far])
     assert lines[1] == "  one      1 2  1 2   0.00%" and lines[2].endswith("2 1  50.00%  APART")
 
 
@@ -64,12 +64,13 @@ def test_machines_are_recorded() -> None:
     made = ["kernel-cxl-2socket", "kernel-optane-4node-added", "kernel-optane-4node"]
     assert sorted(path.stem for path in RECORDS) == sorted(made)
     orders = {path.stem: recorded(path)["fallback"][4] for path in RECORDS[1:]}
-    # Processors are counted only once the system runs: added memory comes before its DRAM.
+    # Linux prefers nodes without processors, which it knows only after boot: node 4, if added then,
+    # falls back to node 5 before DRAM (node 0).
     assert orders["kernel-optane-4node"] == [4, 0, 5, 1, 6, 7, 2, 3]
     assert orders["kernel-optane-4node-added"] == [4, 5, 0, 1, 6, 7, 2, 3]
 
 
-def test_a_kernel_that_does_otherwise_is_noticed() -> None:
+def test_records_that_contradict_the_model_are_noticed() -> None:
     record = recorded(RECORDS[0])
     swapped = copy.deepcopy(record)
     swapped["fallback"][0] = swapped["fallback"][0][::-1]
@@ -85,7 +86,7 @@ def test_a_kernel_that_does_otherwise_is_noticed() -> None:
     assert apart == [f"{weighted['name']}: first pages"]
 
 
-def test_the_described_machine_has_the_free_pages(tmp_path: Path) -> None:
+def test_the_described_machine_has_the_guests_free_pages(tmp_path: Path) -> None:
     record = recorded(RECORDS[1])
     free = record["cases"][3]["free"]
     machine = tmp_path / "emulated.toml"
@@ -96,24 +97,24 @@ def test_the_described_machine_has_the_free_pages(tmp_path: Path) -> None:
     assert [(a + b) // 4096 for a, b in zip(used, left, strict=True)] == free
 
 
-def test_a_console_that_ends_early_is_refused() -> None:
-    asked = placement.cases(numa.topology("cxl-2socket"))
+def test_console_output_that_ends_early_is_refused() -> None:
+    cases = placement.cases(numa.topology("cxl-2socket"))
     whole = "".join(
-        f"@@case {case.name}\r\n@@free 1 2\r\n@@left 1 2\r\n@@done 0\r\n" for case in asked
+        f"@@case {case.name}\r\n@@free 1 2\r\n@@left 1 2\r\n@@done 0\r\n" for case in cases
     )
-    found = placement.parse(whole, asked)
-    assert [case["free"] for case in found["cases"]] == [[1, 2]] * len(asked)
-    with pytest.raises(NearfarError, match=f"{len(asked) - 1} of {len(asked)} cases"):
-        placement.parse(whole.rsplit("@@case", 1)[0], asked)
+    found = placement.parse(whole, cases)
+    assert [case["free"] for case in found["cases"]] == [[1, 2]] * len(cases)
+    with pytest.raises(NearfarError, match=f"{len(cases) - 1} of {len(cases)} cases"):
+        placement.parse(whole.rsplit("@@case", 1)[0], cases)
     with pytest.raises(NearfarError, match="refused a case: x"):
-        placement.parse(whole + "@@refused x\n", asked)
+        placement.parse(whole + "@@refused x\n", cases)
 
 
 # --- the firmware's tables of the recorded machines, through the importer
 
 
 def tables(record: dict[str, Any], folder: Path) -> dict[str, Path]:
-    """The tables as files of bytes."""
+    """Write the firmware tables of a record into files; their paths by name."""
     files = {}
     for name, digits in record["tables"].items():
         files[name] = folder / name
@@ -121,37 +122,37 @@ def tables(record: dict[str, Any], folder: Path) -> dict[str, Path]:
     return files
 
 
-def test_notices_are_read_from_the_last_on() -> None:
-    answer = "@@fallback 1: 1 0\n@@fallback 0: 0 1\n@@fallback 1: 1 0\n@@distance 0 10 20\n"
-    found = placement.parse(answer + "@@fallback 0: 1 0\n", [])
+def test_the_last_notice_of_a_node_counts() -> None:
+    console = "@@fallback 1: 1 0\n@@fallback 0: 0 1\n@@fallback 1: 1 0\n@@distance 0 10 20\n"
+    found = placement.parse(console + "@@fallback 0: 1 0\n", [])
     assert found["fallback"] == [[1, 0], [1, 0]] and found["distances"] == [[10, 20]]
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
-def test_the_firmwares_tables_tell_what_the_machine_file_does(path: Path, tmp_path: Path) -> None:
+def test_firmware_tables_describe_the_nodes_of_the_machine_file(path: Path, tmp_path: Path) -> None:
     record = recorded(path)
-    answer = numa.topology(record["machine"])
+    expected = numa.topology(record["machine"])
     found = numa.describe(list(tables(record, tmp_path).values()))
-    assert [node.node for node in found] == [node["node"] for node in answer["nodes"]]
-    assert [[node.distances[n] for n in sorted(node.distances)] for node in found] == answer[
+    assert [node.node for node in found] == [node["node"] for node in expected["nodes"]]
+    assert [[node.distances[n] for n in sorted(node.distances)] for node in found] == expected[
         "distances"
     ]
-    for node, wanted in zip(found, answer["nodes"], strict=True):
+    for node, wanted in zip(found, expected["nodes"], strict=True):
         assert node.read_latency == round(wanted["local_read_ns"])
         assert bool(node.cpus) == bool(wanted["cpus"]) and node.socket == wanted["socket"]
-        # What is kept free for memory to be added, 62 GiB in one record, is no memory.
+        # Addresses reserved for memory to be added, 62 GiB in one record, are not counted.
         assert 128 << 19 <= node.size <= 256 << 20
     text, assumed = numa.to_machine(found)
     assert not assumed
     machine = tmp_path / "mine.toml"
     machine.write_text(text)
     again = numa.topology(str(machine))
-    remote = [round(node["remote_read_ns"]) for node in answer["nodes"]]
+    remote = [round(node["remote_read_ns"]) for node in expected["nodes"]]
     assert [node["remote_read_ns"] for node in again["nodes"]] == remote
 
 
 def dumped(table: bytes) -> str:
-    """As ``acpidump`` prints a table."""
+    """A table in the format of ``acpidump``."""
     lines = [f"{table[:4].decode()} @ 0x0000000000000000"]
     for at in range(0, len(table), 16):
         part = table[at : at + 16]
@@ -160,7 +161,7 @@ def dumped(table: bytes) -> str:
     return "\n".join(lines) + "\n\n"
 
 
-def test_a_dump_tells_the_same(tmp_path: Path) -> None:
+def test_tables_dumps_and_disassemblies_describe_the_same_nodes(tmp_path: Path) -> None:
     record = recorded(RECORDS[1])
     files = tables(record, tmp_path)
     text = tmp_path / "acpidump.txt"
@@ -191,7 +192,7 @@ def test_persistent_memory_is_read_from_nfit(tmp_path: Path) -> None:
     files = tables(recorded(NVDIMM), tmp_path)
     far = {2: ("pmem", 512), 3: ("pmem", 512)}
     assert sizes([files["NFIT"]]) == far
-    # The first 384 KiB below a MiB are the firmware's.
+    # Node 0 has no memory at 640 KiB to 1 MiB, which is the firmware's.
     both = {0: ("dram", 127), 1: ("dram", 128), **far}
     assert sizes([files["SRAT"]]) == both
     assert sizes([files["SRAT"], files["NFIT"]]) == sizes([files["NFIT"], files["SRAT"]]) == both
@@ -201,28 +202,28 @@ def test_persistent_memory_is_read_from_nfit(tmp_path: Path) -> None:
     if shutil.which("iasl"):
         subprocess.run(["iasl", "-d", files["NFIT"]], check=True, capture_output=True)
         read = (tmp_path / "NFIT.dsl").read_text()
-        of = dict.fromkeys((2, 3), 0)
+        size_mib = dict.fromkeys((2, 3), 0)
         for domain, length in re.findall(
             r"Proximity Domain : (\w+)\n.*\n.*\n.*Address Range Length : (\w+)", read
         ):
-            of[int(domain, 16)] += int(length, 16) >> 20
-        assert {node: ("pmem", size) for node, size in of.items()} == far
+            size_mib[int(domain, 16)] += int(length, 16) >> 20
+        assert {node: ("pmem", size) for node, size in size_mib.items()} == far
 
 
 @pytest.mark.parametrize(
     ("at", "value", "left"),
     [
-        (40 + 6, 1, {3: ("pmem", 512)}),  # the flag that the domain is valid, off
-        (40 + 16, 0, {3: ("pmem", 512)}),  # another kind of range
-        (40 + 12, 3, {3: ("pmem", 1024)}),  # the other domain
+        (40 + 6, 1, {3: ("pmem", 512)}),  # flags: the domain is not valid
+        (40 + 16, 0, {3: ("pmem", 512)}),  # GUID of another type of range
+        (40 + 12, 3, {3: ("pmem", 1024)}),  # domain: node 3
     ],
 )
-def test_what_nfit_does_not_count(
+def test_nfit_counts_ranges_of_persistent_memory_with_a_valid_domain(
     tmp_path: Path, at: int, value: int, left: dict[int, tuple[str, int]]
 ) -> None:
     table = bytearray.fromhex(recorded(NVDIMM)["tables"]["NFIT"])
     table[at] = value
-    table[9] = (table[9] - sum(table)) % 256
+    table[9] = (table[9] - sum(table)) % 256  # checksum
     changed = tmp_path / "NFIT"
     changed.write_bytes(table)
     assert sizes([changed]) == left
@@ -242,7 +243,7 @@ def test_every_cut_and_every_wrong_byte_is_refused(path: Path, tmp_path: Path) -
             bad.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
             with pytest.raises(NearfarError):
                 numa.describe([bad])
-        # Wrong inside and yet with a right checksum: an answer or one clear line, no traceback.
+        # A wrong byte with a correct checksum gives a result or one clear line, no traceback.
         for at in range(36, len(whole)):
             for flip in (0x01, 0xFF):
                 changed = bytearray(whole)

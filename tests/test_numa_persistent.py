@@ -1,4 +1,4 @@
-"""Persistent memory as system memory, as Debian's kernel was seen to use it, beside the model."""
+"""Persistent memory as system memory: recorded placement by Debian's kernel, beside the model."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ def test_the_model_agrees_with_the_kernel(name: str) -> None:
         assert one["landed"] is None or sum(one["landed"]) == one["pages"]
 
 
-def test_the_memory_is_the_kernels_only_where_it_is_not_movable() -> None:
+def test_the_kernel_itself_uses_far_memory_only_if_it_is_not_movable() -> None:
     far = {
         name: {zone for node, zone, _ in record["zones"] if node >= 4}
         for name, record in RECORDS.items()
     }
     assert far == {"movable": {"Movable"}, "kernel": {"Normal"}, "slit": {"Normal"}}
-    beyond = {name: record["vmalloc"][2] for name, record in RECORDS.items()}
-    assert {name: one["landed"] is not None for name, one in beyond.items()} == {
+    more_than_dram = {name: record["vmalloc"][2] for name, record in RECORDS.items()}
+    assert {name: one["landed"] is not None for name, one in more_than_dram.items()} == {
         "movable": False,
         "kernel": True,
         "slit": True,
     }
-    # Programs reach it either way.
+    # Programs also use movable memory.
     for case in RECORDS["movable"]["cases"]:
         assert sum(case["path"][-1][1 + 4 :]) > 0.5 * case["pages"]
 
 
-def test_distances_put_all_dram_first() -> None:
-    """By the firmware's, near persistent memory comes before far DRAM; by the others, after it."""
+def test_changed_distances_put_all_dram_first() -> None:
+    """By the firmware's distances, near persistent memory precedes far DRAM; by ours it follows."""
     landed = {name: RECORDS[name]["vmalloc"][1]["landed"] for name in ("kernel", "slit")}
     assert landed["kernel"][4] and not any(landed["kernel"][2:4])
     assert sum(landed["slit"][:4]) == 100_000 and sum(landed["slit"][2:4])
@@ -62,8 +62,8 @@ def test_distances_put_all_dram_first() -> None:
     assert orders["slit"] == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
-def test_what_stays_apart_from_alius_is_interleaving(tmp_path: Path) -> None:
-    """One node of persistent memory after the other, where aliusM takes both in turn."""
+def test_unlike_alius_the_kernel_does_not_interleave_far_nodes(tmp_path: Path) -> None:
+    """The kernel fills one node of persistent memory after the other; aliusM alternates."""
     record = RECORDS["slit"]
     one = record["vmalloc"][2]
     machine = tmp_path / "guest.toml"
@@ -72,12 +72,12 @@ def test_what_stays_apart_from_alius_is_interleaving(tmp_path: Path) -> None:
     alius = [part["bytes"] // 4096 for part in sorted(row["landed"], key=lambda p: p["node"])]
     assert alius[4] == pytest.approx(alius[5], abs=1) and alius[4] > 20_000
     assert one["landed"][4] > 50_000 and not one["landed"][5]
-    # Under the policy of the process that asks, the kernel's own pages interleave.
-    turns = record["vmalloc"][-1]
-    assert turns["landed"] == [15_000 * (node in turns["nodes"]) for node in range(8)]
+    # If the calling process has an interleave policy, the kernel's own pages follow it.
+    interleaved = record["vmalloc"][-1]
+    assert interleaved["landed"] == [15_000 * (node in interleaved["nodes"]) for node in range(8)]
 
 
-def test_a_kernel_that_does_otherwise_is_noticed() -> None:
+def test_records_that_contradict_the_model_are_noticed() -> None:
     moved = copy.deepcopy(RECORDS["slit"])
     landed = moved["vmalloc"][2]["landed"]
     landed[0], landed[6] = landed[6], landed[0]
@@ -88,7 +88,7 @@ def test_a_kernel_that_does_otherwise_is_noticed() -> None:
     assert sum(not one.holds for one in persistent.agreements(given)) == 1
 
 
-def test_the_made_table_is_the_one_that_the_kernel_took() -> None:
+def test_the_generated_slit_is_the_one_that_the_kernel_used() -> None:
     firmware = bytes.fromhex(RECORDS["movable"]["tables"]["SLIT"])
     made = persistent.made_slit(numa.topology(persistent.MACHINE), firmware)
     assert made.hex() == RECORDS["slit"]["tables"]["SLIT"]
@@ -100,7 +100,7 @@ def test_the_made_table_is_the_one_that_the_kernel_took() -> None:
     assert revisions[1] == revisions[0] + 1
 
 
-def test_a_console_that_ends_early_is_refused() -> None:
+def test_console_output_that_ends_early_is_refused() -> None:
     text = "@@vmalloc 10 \n@@vfree 5 6\n@@vlanded N1=10\n@@zone 0 Normal 9\n"
     found: dict[str, Any] = persistent.own(text, [(10, ())])
     assert found["vmalloc"] == [{"pages": 10, "nodes": [], "free": [5, 6], "landed": [0, 10]}]

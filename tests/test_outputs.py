@@ -1,5 +1,5 @@
-"""What commands write: never over an input or in a trace, over anything else only with --force, and
-by one writer at a time."""
+"""Outputs of commands: never over an input or inside a trace; over other files only with --force;
+one writer at a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-#: Commands that would write to an input, or into a trace; each is given --force.
+#: Commands with a forbidden output, such as an input; each is given --force.
 WRONG = {
     "a part": "info in.trace --html in.trace/part-00000.parquet",
     "trace.json": "paging in.trace --memory 50% --html in.trace/trace.json",
@@ -87,7 +87,7 @@ def test_no_input_is_ever_replaced(
     assert Path(os.devnull).is_char_device()
 
 
-#: Commands and what they make.
+#: Commands, each with the path that it writes.
 MAKES = {
     "generate uniform --refs 9 --pages 9 -o out": "out",
     "import in.din --format dinero -o out": "out",
@@ -109,7 +109,7 @@ MAKES = {
 
 
 @pytest.mark.parametrize("words", MAKES)
-def test_nothing_is_replaced_unasked(
+def test_nothing_is_replaced_without_force(
     place: Path, nearfar: Run, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(place)
@@ -124,7 +124,7 @@ def test_nothing_is_replaced_unasked(
 
 
 def test_three_commands_at_once_leave_one_whole_trace(tmp_path: Path, nearfar: Run) -> None:
-    """Each ends well, or says that another one is at work."""
+    """Each succeeds, or fails because another command is writing the trace."""
     path = tmp_path / "out"
     for _ in range(3):
         with ThreadPoolExecutor(3) as pool:

@@ -1,4 +1,4 @@
-"""The page size is the same everywhere: headline, chart, cells, JSON, and in every command."""
+"""The chosen page size is the same in headline, chart, cells and JSON, and in every command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nearfar.report.html.paging import model
 from nearfar.size import size
 
 CAPTURES = [DATA / "captures" / f"{name}.trace" for name in ("gnugo", "redis", "sqlite")]
-#: What `advise` assumes of a host.
+#: Options of all commands, with the default of `advise` for `nested`.
 GIVEN: dict[str, Any] = {"machine": "zen4-vm", "nested": "4K"}
 
 
@@ -28,7 +28,7 @@ def whole(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.mark.parametrize("trace", CAPTURES, ids=lambda trace: trace.stem)
-def test_every_answer_has_the_same_page(trace: Path, whole: bool) -> None:
+def test_every_answer_has_the_same_page_size(trace: Path, whole: bool) -> None:
     result = paging(trace, memory="50%,100%", whole=whole, **GIVEN)
     (storage,) = {row["storage"] for row in result.rows}
     half, chosen = result.chosen
@@ -75,8 +75,8 @@ def test_filling_memory_counts_only_with_whole() -> None:
     )
 
 
-def test_a_page_that_costs_memory_is_not_chosen_in_silence() -> None:
-    """6.6 % for four times the memory: named, not chosen."""
+def test_a_page_size_that_costs_too_much_memory_is_named_but_not_chosen() -> None:
+    """2 MiB pages save 6.6 % of the time for four times the memory."""
     rows = [row(4096, 100, 0), row(2 << 20, 93.4, 0, 400)]
     found = choose(rows)
     assert found.page_bytes == 4096

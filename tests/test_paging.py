@@ -51,7 +51,7 @@ def test_equals_libcachesim_on_a_capture() -> None:
 
 
 def test_equals_libcachesim_on_generated(mixed: Path) -> None:
-    """Pages smaller than 4 KiB, and ones of which few fit; little memory, much, and enough."""
+    """Pages below 4 KiB, and large ones of which few fit; memory below and at the footprint."""
     check_against_libcachesim(mixed, "512,64K", "10%,70%,100%")
 
 
@@ -60,7 +60,7 @@ def check_against_libcachesim(trace: Path, page_sizes: str, memory: str) -> None
 
     conventions = {
         "lru": lambda frames: libcachesim.LRU(frames),
-        # As hardware sets the accessed bit when it retries the faulting reference.
+        # Pages start as accessed: hardware sets the bit when it retries the faulting reference.
         "clock": lambda frames: libcachesim.Clock(frames, init_freq=1),
     }
     pages: dict[int, list[int]] = {}
@@ -91,7 +91,7 @@ def check_against_libcachesim(trace: Path, page_sizes: str, memory: str) -> None
 
 
 def test_linux_faults_between_bounds(mixed: Path) -> None:
-    """No reclaim can fault less than once a page, and it should beat a coin toss: LRU x 2."""
+    """At least one fault per page, and fewer than twice those of LRU."""
     linux, lru = (paging(mixed, replacement=r, storage=["nvm-1x"]).rows for r in ("linux", "lru"))
     for a, b in zip(linux, lru, strict=True):
         assert a["pages"] == b["pages"] <= a["faults"]
@@ -139,17 +139,18 @@ def test_same_input_same_bytes(mixed: Path, tmp_path: Path) -> None:
         one.write(tmp_path / "a")
 
 
-def test_json_has_what_it_promises(nearfar: Run, mixed: Path) -> None:
+def test_json_has_the_documented_keys(nearfar: Run, mixed: Path) -> None:
     done = nearfar("paging", mixed, "--machine", "desktop-nvm", "--format", "json")
     assert done.returncode == 0
     found = json.loads(done.stdout)
     assert set(found) == {"run", "rows", "fits", "chosen"}
+    # 13 page sizes and 10 memory sizes; a fit for each memory size and one for all.
     cells = len(found["rows"]) / len({row["storage"] for row in found["rows"]})
     assert cells + len(found["run"]["too_few_frames"]) == 13 * 10
-    promised = """page_bytes memory_bytes memory_fraction frames references tlb_misses
+    documented = """page_bytes memory_bytes memory_fraction frames references tlb_misses
         tlb_miss_rate faults fault_rate dirty_evictions storage translation_ns data_ns
         total_ns""".split()  # noqa: SIM905
-    assert all(key in row for row in found["rows"] for key in promised)
+    assert all(key in row for row in found["rows"] for key in documented)
     assert len(found["fits"]) == 11
     for fit in found["fits"]:
         assert fit["verdict"] in ("good", "fair", "bad", "none")
@@ -158,7 +159,7 @@ def test_json_has_what_it_promises(nearfar: Run, mixed: Path) -> None:
 
 
 def test_memories_of_fewer_than_8_pages_are_left_out(nearfar: Run, tmp_path: Path) -> None:
-    """They have no rows, and a note and the result say which; if all are, that is an error."""
+    """They have no rows; a note and the result list them. It is an error if all are left out."""
     html = tmp_path / "page.html"
     words = ["paging", CAPTURE, "--storage", "nvme", "--page-sizes", "4K,64K"]
     memory = f"{8 * 65536 - 1},{8 * 65536},32K"
@@ -186,7 +187,7 @@ def test_memories_of_fewer_than_8_pages_are_left_out(nearfar: Run, tmp_path: Pat
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "parquet"])
-def test_other_formats(nearfar: Run, mixed: Path, tmp_path: Path, form: str) -> None:
+def test_table_csv_and_parquet(nearfar: Run, mixed: Path, tmp_path: Path, form: str) -> None:
     words = ["paging", mixed, "--page-sizes", "4K,64K", "--memory", "50%,1M"]
     if form == "parquet":
         done = nearfar(*words, "-o", tmp_path / "run")
@@ -233,7 +234,7 @@ def test_bad_options_get_one_clear_line(nearfar: Run, mixed: Path, case: str) ->
     assert lines[0].startswith("nearfar: error: ") and says in lines[0]
 
 
-def test_bad_traces(nearfar: Run, mixed: Path, tmp_path: Path) -> None:
+def test_damaged_and_missing_traces_get_one_line(nearfar: Run, mixed: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.trace"
     shutil.copytree(mixed, broken)
     part = broken / "part-00000.parquet"

@@ -1,4 +1,4 @@
-"""Several machines in one paging study: whole hosts, each with its own storages and latency."""
+"""Several machines in one paging study, each with its own storages and memory latency."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_a_list_is_the_same_as_commas(both: PagingResult) -> None:
     assert paging(GNUGO, machine=["nvme"], **OPTIONS) == paging(GNUGO, machine="nvme", **OPTIONS)
 
 
-def test_one_view_for_all() -> None:
-    """One machine whose file does not describe the processor: times of both are the papers'."""
+def test_all_machines_have_one_view() -> None:
+    """If one machine's file lacks a processor, both have times of the papers' model."""
     found = paging(GNUGO, machine="nvme,zram", **OPTIONS)
     assert found.run["options"]["view"] == "paper"
     (note,) = (line for line in warnings(found) if "papers' model" in line)
@@ -82,13 +82,13 @@ def test_the_record_has_every_machine_and_repeats_the_run(
     assert "compares nvme, zen4-vm; run nearfar paging with one machine" in explained.stderr
 
 
-def test_values_that_are_set_are_of_every_machine(nearfar: Run) -> None:
+def test_set_changes_every_machine(nearfar: Run) -> None:
     words = ("paging", GNUGO, "--memory", "50%", "--page-sizes", "4K", "--format", "json")
     value = ("--set", "node.dram.local.read_latency=300ns")
     several = json.loads(nearfar(*words, "--machine", "nvme,zen4-vm", *value).stdout)
     assert set(several["run"]["dram_ns"].values()) == {300.0}
     assert several["run"]["command"].count("--set") == 1
-    # Without --machine, of the usual one.
+    # Without --machine, it changes the default machine.
     usual = nearfar(*words, *value)
     assert usual.returncode == 0, usual.stderr
 
@@ -100,14 +100,14 @@ def test_the_answers_name_the_latency_of_each_machine(both: PagingResult) -> Non
     ]  # fmt: skip
     each = [f"{name} {ns:.3g} ns" for name, ns in both.run["dram_ns"].items()]
     assert lines[-1] == f"Latency of memory: {', '.join(each)}."
-    # Also where nothing is said of memory sizes.
+    # Likewise with one memory size.
     part = paging(GNUGO, machine="nvme,zen4-vm", memory="50%", page_sizes="4K")
     assert answers.answers(findings.by_place(part))[-1] == lines[-1]
     one = paging(GNUGO, machine="nvme", **OPTIONS)
     assert not any("Latency" in line for line in answers.answers(one))
 
 
-def test_places_are_machines_where_each_has_one_storage(
+def test_places_are_named_by_machine_alone_if_each_has_one_storage(
     both: PagingResult, optane: PagingResult
 ) -> None:
     assert findings.storages(findings.by_place(both)) == ["nvme", "zen4-vm"]
@@ -133,13 +133,13 @@ def test_places_are_machines_where_each_has_one_storage(
         ({"machine": "nvme,laptop"}, "machine laptop: has no storage to page to"),
     ],
 )
-def test_what_cannot_be_compared(options: dict[str, Any], message: str) -> None:
+def test_incomparable_machines_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(NearfarError, match=message):
         paging(GNUGO, **options)
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_page(optane: PagingResult, tmp_path: Path, width: int) -> None:
+def test_the_page_names_the_storages(optane: PagingResult, tmp_path: Path, width: int) -> None:
     file = tmp_path / "machines.html"
     file.write_text(optane.html(), encoding="utf-8")
     with browser.opened(file, width=width) as (page, problems):

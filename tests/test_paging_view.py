@@ -1,4 +1,4 @@
-"""``--view machine``: what a reference takes a processor."""
+"""``nearfar paging --view machine``: the time per reference and its parts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PARTS = (
 
 
 def times(trace: Path, **options: object) -> list[declared.Row]:
-    """The rows of a machine that has all that the view needs, with all memory there."""
+    """Rows of a machine that describes all that the view needs; by default, memory is enough."""
     given = {"machine": "zen4-vm", "view": "machine", "memory": "100%", **options}
     return paging(trace, **given).rows  # type: ignore[arg-type]
 
 
-def test_the_parts_are_the_whole() -> None:
+def test_the_parts_add_up_to_the_total() -> None:
     rows = times(GNUGO)
     sizes = [4096 << power for power in range(7) if power != 1]
     assert [row["page_bytes"] for row in rows] == sizes
@@ -38,32 +38,32 @@ def test_the_parts_are_the_whole() -> None:
         assert math.isclose(row["translation_ns"] + row["data_ns"], row["total_ns"])
 
 
-def test_the_papers_view_is_without_them() -> None:
+def test_the_papers_view_has_no_parts() -> None:
     rows = paging(GNUGO, machine="zen4-vm", memory="100%", page_sizes="4K", view="paper").rows
     assert all(rows[0][part] is None for part in (*PARTS, "resident_bytes"))  # type: ignore[literal-required]
 
 
-def test_large_pages_spare_walks_of_a_random_walk(tmp_path: Path) -> None:
+def test_large_pages_save_page_walks_of_random_accesses(tmp_path: Path) -> None:
     trace = tmp_path / "walk.trace"
     generate("uniform", trace, refs=400_000, pages=40_000, seed=1)
     small, large = times(trace, page_sizes="4K,2M", nested="2M")
     assert (small["walk_ns"] or 0) > 20 * (large["walk_ns"] or 0)
     assert small["tlb_misses"] > 100_000 > large["tlb_misses"]
-    # Entries for less than the host has in one piece are no larger.
-    _, pieces = times(trace, page_sizes="4K,2M", nested="4K")
-    assert pieces["tlb_misses"] > 100_000
-    # Where data is does not depend on the page size.
+    # If the host has 4 KiB pages, TLB entries of the guest's large pages cover 4 KiB only.
+    _, split = times(trace, page_sizes="4K,2M", nested="4K")
+    assert split["tlb_misses"] > 100_000
+    # Cache misses do not depend on the page size.
     assert small["dram_ns"] == pytest.approx(large["dram_ns"], rel=0.1)
 
 
-def test_a_smaller_memory_adds_what_is_read_back() -> None:
+def test_less_memory_leaves_processor_time_unchanged() -> None:
     half, whole = times(GNUGO, page_sizes="4K", memory="50%,100%", page_cache="warm")
     assert (whole["io_ns"], half["io_ns"]) == (0, pytest.approx(half["io_ns"]))
     assert half["cpu_ns"] == whole["cpu_ns"]
 
 
-def test_files_that_are_in_memory_are_not_read() -> None:
-    """First reads are part of filling memory, and cost no more than a request for each page."""
+def test_a_warm_page_cache_shortens_only_the_start() -> None:
+    """It saves the first reads of files, at most one request per page."""
     trace = DATA / "captures" / "memcached.trace"
     (cold,) = times(trace, page_sizes="4K")
     for cache in ("warm", "elsewhere"):
@@ -96,7 +96,7 @@ def test_mistakes_are_one_line(nearfar: Run, options: tuple[str, ...], words: li
     assert all(word in done.stderr for word in words), done.stderr
 
 
-def test_explain_puts_the_parts_beside_4k(nearfar: Run, tmp_path: Path) -> None:
+def test_explain_compares_the_parts_with_4k(nearfar: Run, tmp_path: Path) -> None:
     given = ("--machine", "zen4-vm", "--view", "machine", "--page-sizes", "4K,256K")
     assert nearfar("paging", GNUGO, *given, "-o", tmp_path / "a.run").returncode == 0
     rows = {row["page_bytes"]: row for row in times(GNUGO, page_sizes="4K,256K")}
@@ -105,7 +105,7 @@ def test_explain_puts_the_parts_beside_4k(nearfar: Run, tmp_path: Path) -> None:
     assert found.total["tlb_misses"] == large["tlb_misses"] > 0
     for places in (found.regions, found.ranges, found.sites, found.functions):
         assert sum(one["tlb_misses"] for one in places) == large["tlb_misses"]
-    # What walks, the TLB and faults cost is in the places, all of it.
+    # The regions account for all time of the TLB, page walks, faults and I/O.
     spent = sum(large[part] for part in ("tlb_ns", "walk_ns", "fault_ns", "io_ns", "start_ns"))  # type: ignore[literal-required]
     assert sum(one["ns"] for one in found.regions) == pytest.approx(spent)
     assert [term["ns"] for term in found.terms] == [large[part] for part in PARTS]  # type: ignore[literal-required]
@@ -129,7 +129,7 @@ def test_explain_puts_the_parts_beside_4k(nearfar: Run, tmp_path: Path) -> None:
     assert "Where the misses and faults are, by region" in shown
 
 
-def test_explain_without_4k_has_the_parts_alone(nearfar: Run, tmp_path: Path) -> None:
+def test_explain_without_4k_or_of_4k_compares_nothing(nearfar: Run, tmp_path: Path) -> None:
     given = ("--machine", "zen4-vm", "--view", "machine", "--memory", "100%")
     for sizes, page in (("64K", "64K"), ("4K,64K", "4K")):
         run = tmp_path / f"{page}.run"

@@ -32,7 +32,7 @@ def test_a_steady_run_and_a_short_peak_are_one_phase() -> None:
     assert phases([]) == [] and len(phases(rows([MIB]))) == 1
 
 
-def test_steady_growth_is_not_a_list_of_phases() -> None:
+def test_steady_growth_is_summarised_instead_of_listed() -> None:
     found = phases(rows([MIB * 1.2**at for at in range(64)]))  # type: ignore[list-item]
     assert len(found) > 8
     assert sentence(found).startswith("the working set keeps changing, between 1")

@@ -1,4 +1,4 @@
-"""What instructions touch that QEMU does in its own way, counted by hand on both architectures."""
+"""References of string, atomic and zeroing instructions, which QEMU treats specially."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from capturing import (
 )
 from nearfar import capture
 
-# A shared mapping makes QEMU do atomic instructions as for threads that run side by side.
+# After a shared mapping, QEMU executes atomic instructions as if threads ran in parallel.
 SHARED = """
     mov $9, %eax
     xor %edi, %edi
@@ -74,16 +74,16 @@ buffer: .space 4096
 @needs_qemu
 @needs_cc
 @pytest.mark.parametrize("shared", ["", SHARED], ids=["alone", "side by side"])
-def test_x86(build: Callable[..., Path], tmp_path: Path, shared: str) -> None:
+def test_instructions_of_x86(build: Callable[..., Path], tmp_path: Path, shared: str) -> None:
     program = build(X86.format(shared=shared), "-nostdlib", "-static", "-no-pie", suffix=".s")
     outcome = capture.run([program], tmp_path / "t.trace")
     rows = columns(outcome.path)
-    # From the block after `jmp` on, whose first store is the buffer's first address.
+    # Begin with the fetch of the block after `jmp`, whose first store is to the buffer's start.
     first = next(at for at, row in enumerate(rows) if row[1] == STORE)
     base = rows[first][0]
     found = [(row[1], row[0] - base if row[1] != FETCH else 0, row[2]) for row in rows[first - 1 :]]
     turn = [(FETCH, 0, 3)]  # of `rep stosq`
-    both = [
+    atomic = [
         (LOAD, 0, 8), (STORE, 0, 8), (LOAD, 8, 8), (STORE, 8, 8), (LOAD, 16, 4), (STORE, 16, 4),
         (LOAD, 24, 4), (STORE, 24, 4), (LOAD, 32, 1), (STORE, 32, 1),
     ]  # fmt: skip
@@ -100,10 +100,10 @@ def test_x86(build: Callable[..., Path], tmp_path: Path, shared: str) -> None:
     expected += [(FETCH, 0, 4 + 4 + 5 + 5 + 3 + 5 + 6 + 5 + 2 + 2)]
     assert found[: len(expected)] == expected
     rest = found[len(expected) :]
-    assert rest[: len(both)] == both
-    # 16 bytes at once: two halves where nobody else runs.
-    assert [kind for kind, *_ in rest[len(both) :]] == [LOAD, LOAD, STORE, STORE] or rest[
-        len(both) :
+    assert rest[: len(atomic)] == atomic
+    # `cmpxchg16b`: two halves of 8 bytes, or 16 bytes at once if threads run in parallel.
+    assert [kind for kind, *_ in rest[len(atomic) :]] == [LOAD, LOAD, STORE, STORE] or rest[
+        len(atomic) :
     ] == [(LOAD, 48, 16), (STORE, 48, 16)]
     before = 8 if shared else 0
     turns = (4 + 4) + (4 + 2) + (5 + 2) + 2 + 2
@@ -145,10 +145,10 @@ AARCH64 = [
 @needs_qemu_arm
 @pytest.mark.parametrize("cpu", ["max", "cortex-a57"])
 @pytest.mark.parametrize("shared", [[], AARCH64_SHARED], ids=["alone", "side by side"])
-def test_aarch64(
+def test_instructions_of_aarch64(
     tmp_path: Path, shared: list[int], cpu: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # `max` zeroes 512 bytes at a time, others 64; it alone has the atomics of ARMv8.1.
+    # `max` zeroes 512 bytes at a time, `cortex-a57` 64; only `max` has ARMv8.1's atomics.
     monkeypatch.setenv("QEMU_CPU", cpu)
     atomics = cpu == "max"
     code = [word for word in AARCH64 if atomics or word >> 24 != 0xF8 and word != 0xC8A57C22]
@@ -172,8 +172,8 @@ def test_aarch64(
 
 
 @needs_qemu_arm
-def test_a_memset_is_all_there(tmp_path: Path) -> None:
-    # 2,048 blocks of 512 bytes from a multiple of 1 MiB within 2 MiB of zeros.
+def test_every_store_of_a_long_memset_is_recorded(tmp_path: Path) -> None:
+    # Zeroes 2,048 blocks of 512 bytes, 1 MiB, from 0x500000.
     code = struct.pack(
         "<12I",
         0xD2801588,  # mov x8, #172 (getpid)

@@ -1,4 +1,4 @@
-"""What a command can refuse it refuses before the simulation, recording or measurement."""
+"""Commands refuse wrong options and outputs before they simulate, record or measure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GNUGO, REDIS, PIGZ = (
     DATA / "captures" / f"{name}.trace" for name in ("gnugo", "redis", "pigz-45-pages")
 )
 
-#: Makes everything that takes long end the process instead.
+#: Replaces everything that takes long by an exit with code 70.
 NO_WORK = """
 import importlib, os
 from nearfar import _engine
@@ -57,7 +57,7 @@ ADVISE = ["advise", GNUGO, "--machine", "optane-ssd"]
     (["machine", "measure", "--quick"], "need -o FILE"),
     (["workload", "capture", "new.toml", "taken.toml", "-o", "."], "taken.trace: exists already"),
 ])  # fmt: skip
-def test_what_can_be_refused_is_refused_before_the_work(
+def test_wrong_options_and_outputs_are_refused_before_the_work(
     words: list[object], says: str, nearfar: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "taken.html").write_text("mine")
@@ -72,6 +72,6 @@ def test_what_can_be_refused_is_refused_before_the_work(
     assert (tmp_path / "taken.html").read_text() == "mine"
 
 
-def test_a_folder_that_takes_no_files_is_refused() -> None:
+def test_an_output_in_a_read_only_folder_is_refused() -> None:
     with pytest.raises(NearfarError, match="/proc/new/app.run: /proc takes no new files"):
         check_output(Path("/proc/new/app.run"), force=False, holds="run.json")

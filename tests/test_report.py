@@ -1,4 +1,4 @@
-"""Tables, plots and pages: what they say, and that the pages work in a real browser."""
+"""Text of tables, plots and pages; behaviour of the pages in a real browser."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     encoding = "utf-8"
 
@@ -82,7 +82,7 @@ def test_units(made: str, expected: str) -> None:
     assert made == expected
 
 
-def test_best_page_is_the_least_time_of_its_group() -> None:
+def test_the_best_page_has_the_least_time_of_its_memory_and_storage() -> None:
     result = fixture.paging_result()
     best = findings.best_pages(result)
     assert len(best) == len(fixture.FRACTIONS) * len(fixture.STORAGES)
@@ -111,18 +111,18 @@ def test_sentence_says_the_saving() -> None:
 
 
 def test_sentence_when_the_usual_page_wins_or_ties() -> None:
-    answer = finding(row(4096, 50.0), row(16384, 50.0), row(512, 50.0))
-    assert "best page is 4 KiB, the usual one" in answer
+    sentence = finding(row(4096, 50.0), row(16384, 50.0), row(512, 50.0))
+    assert "best page is 4 KiB, the usual one" in sentence
 
 
 def test_sentence_without_the_usual_page_and_with_memory_in_bytes() -> None:
-    answer = finding(row(8192, 50.0, memory_fraction=None, memory_bytes=2**26))
-    assert answer.startswith("At 64 MiB of memory on disk the best page is 8 KiB: 50 ns")
-    assert "4 KiB was not among the sizes tried" in answer
+    sentence = finding(row(8192, 50.0, memory_fraction=None, memory_bytes=2**26))
+    assert sentence.startswith("At 64 MiB of memory on disk the best page is 8 KiB: 50 ns")
+    assert "4 KiB was not among the sizes tried" in sentence
 
 
 @pytest.mark.parametrize("fractions", [True, False])
-def test_every_fit_finds_its_memory(fractions: bool) -> None:
+def test_every_fit_is_matched_to_its_memory_size(fractions: bool) -> None:
     result = fixture.paging_result(fractions=fractions)
     found = [findings.memory_of_fit(fit) for fit in result.fits]
     assert found[0] is None
@@ -179,6 +179,7 @@ def test_piped_tables_are_plain_ascii_and_uncut() -> None:
     assert text.isascii()
     assert "\x1b" not in text
     assert "~" not in text
+    # 13 page sizes, 10 memory sizes, 3 storages; a mark for the best page of each of the last two.
     assert sum(1 for line in text.splitlines() if re.match(r" *(optane|nvme|desktop)", line)) == 390
     assert text.count(" * ") == 30
 
@@ -266,7 +267,7 @@ def test_plot_tells_series_apart_without_colour() -> None:
         assert re.search(rf"{re.escape(mark * 2)} {label} memory", text)
 
 
-def test_plot_gives_way_where_there_is_no_room() -> None:
+def test_a_note_replaces_a_plot_that_does_not_fit() -> None:
     assert terminal.paging(fixture.paging_result(), 30) == "(no plot: 30 columns; it needs 44)\n"
 
 
@@ -318,7 +319,7 @@ def test_numbers_that_json_lacks_become_null() -> None:
     assert json.loads(found[1])["fits"][0]["rmse"] is None
 
 
-def test_the_script_of_charts_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_charts_script_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import vl_convert
 
     made = iter(["first", "second"])
@@ -328,7 +329,7 @@ def test_the_script_of_charts_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [library(), library()] == ["first", "first"]
     (kept,) = (tmp_path / "cache" / "nearfar").iterdir()
     assert kept.read_text() == "first"
-    # Where nothing can be kept it is made.
+    # Without a writable cache, it is bundled each time.
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
     assert library() == "second"
 
@@ -460,7 +461,7 @@ def test_curves_points_and_series_can_be_switched(written: Path) -> None:
     assert problems == []
 
 
-def test_pages_fit_a_phone_that_is_turned(written: Path) -> None:
+def test_pages_fit_a_phone_and_adapt_when_it_is_turned(written: Path) -> None:
     with browser.opened(written / "paging.html", width=360) as (page, problems):
         browser.settled(page)
         page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
@@ -512,12 +513,12 @@ def test_every_control_is_reached_by_keyboard_and_named(written: Path) -> None:
     assert problems == []
 
 
-def test_the_heat_map_is_a_picture(written: Path) -> None:
+def test_the_heat_map_is_an_image(written: Path) -> None:
     with browser.opened(written / "info.html") as (page, problems):
         browser.settled(page)
         ticks = page.locator("#heat-ticks span").all_inner_texts()
         assert [visible(tick) for tick in ticks] == ["0 s", "3.2 s", "6.4 s", "16 s", "25.6 s"]
-        # A pixel a cell, in more than one colour.
+        # One pixel per cell, in many colours.
         seen = page.evaluate(
             """() => { const i = document.getElementById('heat-map');
             const c = document.createElement('canvas');
@@ -565,7 +566,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
         with browser.opened(path) as (page, problems):
             browser.settled(page)
             assert page.locator("img:not(#heat-map)").count() == 0
-            # What stands after its last slash.
+            # The heading is the trace's path after the last slash.
             assert "script><img src=x" in page.inner_text("h1")
             assert page.locator(".bands span").first.inner_text().startswith("</script>")
             bars = page.locator(".chart .mark-rect path")
@@ -616,8 +617,8 @@ def test_report_draws_the_page_of_a_run(tmp_path: Path, nearfar: Run) -> None:
     page = tmp_path / "page.html"
     done = nearfar("report", folder, "-o", page, "--format", "json")
     assert done.returncode == 0, done.stderr
-    answer = {"page": str(page), "bytes": page.stat().st_size, "runs": [str(folder)]}
-    assert json.loads(done.stdout) == answer
+    expected = {"page": str(page), "bytes": page.stat().st_size, "runs": [str(folder)]}
+    assert json.loads(done.stdout) == expected
     again = nearfar("report", folder, "-o", page)
     assert again.returncode == 2 and "--force" in again.stderr
     assert nearfar("report", folder, "-o", page, "--force").returncode == 0
@@ -626,18 +627,17 @@ def test_report_draws_the_page_of_a_run(tmp_path: Path, nearfar: Run) -> None:
         report(tmp_path / "pageless.run")
 
 
-def test_runs_of_a_program_are_compared(tmp_path: Path) -> None:
-    """Not those of different programs, of different views or with options that only one has."""
+def test_runs_of_one_program_and_view_are_compared(tmp_path: Path) -> None:
     from nearfar.report import report
 
-    asked: dict[str, Any] = {"machine": "nvme", "memory": "100%", "page_sizes": "4K,16K"}
+    options: dict[str, Any] = {"machine": "nvme", "memory": "100%", "page_sizes": "4K,16K"}
     folders = [tmp_path / f"{name}.run" for name in "abc"]
     redis, gnugo = (DATA / "captures" / f"{name}.trace" for name in ("redis", "gnugo"))
-    first = paging(redis, **asked)
+    first = paging(redis, **options)
     first.write(folders[0])
-    second = paging(redis, replacement="linux", **asked)
+    second = paging(redis, replacement="linux", **options)
     second.write(folders[1])
-    paging(gnugo, **asked).write(folders[2])
+    paging(gnugo, **options).write(folders[2])
     pages = RowsPage(together(folders))
     by_key = {(choice.key, choice.value): choice for choice in pages.choices}
     assert set(by_key) == {("run", "b.run"), ("page_bytes", "16 KiB")}
@@ -647,7 +647,7 @@ def test_runs_of_a_program_are_compared(tmp_path: Path) -> None:
     text = report(folders)
     assert "machine nvme" in text and "gnugo.trace: lowest total" in text
     assert ">linux<" in text, "what differs between the runs"
-    paging(redis, view="paper", **asked).write(tmp_path / "paper.run")
+    paging(redis, view="paper", **options).write(tmp_path / "paper.run")
     apart = RowsPage(together([folders[0], tmp_path / "paper.run"]))
     assert {choice.key for choice in apart.choices} == {"page_bytes"}
     alone = RowsPage(together([folders[0], folders[2]]))
@@ -671,7 +671,7 @@ def test_the_page_of_a_sweep(tmp_path: Path) -> None:
     assert any(math.isclose(ratio, other) for other in lru.ratios)
 
 
-def test_the_page_of_a_run() -> None:
+def test_the_page_of_nearfar_run() -> None:
     text = ran().html()
     assert "2 times as long as without nearfar: 4.00" in text.replace("\u00a0", " ")
     assert "on Linux 6.18" in text and "promotions" in text and "shadow copies" not in text

@@ -1,4 +1,4 @@
-"""Published results beside ours: a row for every statement, `holds` as its tolerance says."""
+"""``nearfar reproduce``: rows and verdicts of papers 000 and 001, sensitivity, command and page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 CAPTURES = ROOT / "tests/data/captures"
-#: Of each kind one: another simulation, other costs, another memory. The others take half a minute.
+#: One of each kind: other simulation, costs, memory size. The rest would take half a minute.
 VARIANTS = tuple(
     one for one in study.VARIANTS if one[0] in ("TLB of 32", "NVM unit 64 B", "memory 30 %")
 )
@@ -46,14 +46,14 @@ VARIANTS = tuple(
 
 @pytest.fixture(scope="module")
 def found() -> Iterator[Reproduced]:
-    """Of the small captures, which take less time than the views of whole runs."""
+    """Results for the short captures, which are faster than the views of whole runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "VARIANTS", VARIANTS)
         yield reproduce.reproduce("paging", traces=CAPTURES)
 
 
 def files(paper: str) -> list[dict]:
-    """Statements as the repository's file has them, not as the package read them."""
+    """The statements of a paper, read without the package."""
     path = ROOT / "papers" / paper / "statements.toml"
     return tomllib.loads(path.read_text(encoding="utf-8"))["statement"]
 
@@ -106,7 +106,7 @@ def test_holds_is_computed(found: Reproduced) -> None:
 
 @pytest.mark.long("a whole study again")
 def test_views_give_the_rates_of_their_captures(tmp_path: Path) -> None:
-    """At every page, memory and TLB size, from fewer references, exactly."""
+    """Exactly, at every page, memory and TLB size, though views have fewer references."""
     names = (*PAPER_001, *PAPER_000)
     _views.write(CAPTURES, tmp_path, names, NVM_MACHINE, SIZES[0])
     with simulation(CAPTURES) as whole, simulation(tmp_path) as views:
@@ -121,7 +121,7 @@ def test_views_give_the_rates_of_their_captures(tmp_path: Path) -> None:
 
 
 def test_bundled_views_are_of_whole_runs() -> None:
-    """Each page is used a hundred times and more: first touches do not decide."""
+    """A page has more than 100 references on average, so first touches hardly matter."""
     known = _views.references(workload.bundled("views"))
     assert set(known) == {*PAPER_001, *PAPER_000}
     for name, references in known.items():
@@ -162,7 +162,7 @@ def test_inputs_are_shown_and_not_counted(found: Reproduced) -> None:
         (7, 6.0, "equal", False),
     ],
 )
-def test_judge(published: float | str, ours: float, tolerance: str, holds: bool) -> None:
+def test_within_tolerance(published: float | str, ours: float, tolerance: str, holds: bool) -> None:
     assert within_tolerance(published, ours, tolerance) is holds
 
 
@@ -180,7 +180,7 @@ def test_every_statement_is_measured_and_nothing_else() -> None:
 
 
 def test_the_paper_s_twelve_machines() -> None:
-    """Table 1 as the issue and the paper have it, and a file that `advise` reads."""
+    """The paper's table 1, as a fleet file that `advise` reads."""
     read = fleet.read(ROOT / "papers/000/fleet.toml", {"arch": "x86-64", "min_gain": "5%"})
     assert {vm.min_gain for vm in read} == {0.005}
     assert [vm.name for vm in read] == [f"VM-{number}" for number in range(1, 13)]
@@ -208,7 +208,7 @@ def test_the_machine_of_000_is_made_of_built_in_ones() -> None:
 
 
 def test_choices_are_those_of_advise(nearfar: Run, found: Reproduced, tmp_path: Path) -> None:
-    """As `nearfar advise` on the same view; of disks, which it does not read ahead, nothing."""
+    """Rows equal `nearfar advise` on the same view, except for disks, as it has no read-ahead."""
     from nearfar.advise import advise
 
     made = advise(ROOT / "papers/000/fleet.toml", page_sizes="512,1K,...,64K", filter="cache")
@@ -238,7 +238,7 @@ def test_rates_and_times_are_those_of_paging() -> None:
         assert evidence.misses("pdf") == pytest.approx([row["tlb_miss_rate"] for row in rows])
 
 
-def test_a_setting_changes_what_it_says() -> None:
+def test_a_setting_changes_the_costs_and_rates_that_it_names() -> None:
     with simulation(ROOT / "tests/data/captures") as simulated:
         usual = Evidence(simulated, Setting())
         lines = Evidence(simulated, Setting(unit="64B"))
@@ -252,12 +252,12 @@ def test_a_setting_changes_what_it_says() -> None:
         assert (more <= usual.misses("office")).all()
         levels = Evidence(simulated, Setting(tlb="64x4+1536x12")).misses("office")
         assert (levels < more).any()
-        # The whole capture, most of which hits the caches.
+        # Without the view, references that hit the caches are included: over 99 %.
         every = Evidence(simulated, Setting(view="none")).rates("pdf")
         assert every.references == nearfar_trace.open(CAPTURES / "pdf.trace").info["records"]
         assert every.references > 100 * usual.rates("pdf").references
         assert usual.rates("pdf").points.keys() == set(MEMORIES)
-        # On a disk a page faults as its read-ahead does; on NVM, and without, as itself.
+        # On a disk, a fault reads ahead 128 KiB; on NVM, read-ahead changes nothing.
         alone = Evidence(simulated, Setting(readahead=0))
         assert usual.costs("hdd").io_ns[4096] == alone.costs("hdd").io_ns[131072]
         read = [point for point in alone.points("pdf") if point.page_bytes <= 131072][-1]
@@ -269,7 +269,7 @@ def test_a_setting_changes_what_it_says() -> None:
         assert slower.costs("nvm").io_ns[8192] == pytest.approx(10_200 + 4096 / 1.35)
 
 
-def test_a_paper_is_a_study_of_its_rows(found: Reproduced) -> None:
+def test_a_papers_number_selects_its_rows_of_the_study(found: Reproduced) -> None:
     only = reproduce.reproduce("000", traces=CAPTURES)
     assert only.rows == [row for row in found.rows if row["paper"] == "000"]
     assert 0 < only.counted < found.counted
@@ -281,7 +281,7 @@ def test_a_paper_is_a_study_of_its_rows(found: Reproduced) -> None:
         assert case["more"] == [item for item in whole["more"] if item in items]
 
 
-def test_claims_are_named_by_their_rows(found: Reproduced) -> None:
+def test_a_claim_is_right_if_its_row_holds(found: Reproduced) -> None:
     (claims,) = (one for one in reproduce.claims(found.rows) if one["paper"] == "000")
     held = {row["item"]: row["holds"] for row in found.rows if row["paper"] == "000"}
     content = tomllib.loads((ROOT / "papers/000/claims.toml").read_text(encoding="utf-8"))
@@ -308,14 +308,14 @@ def test_sensitivity_counts_its_changes(found: Reproduced) -> None:
 
 
 @pytest.mark.long("a whole study again")
-def test_all_choices_are_judged() -> None:
+def test_all_variants_are_judged() -> None:
     usual, *others = reproduce.reproduce("paging", traces=CAPTURES).sensitivity
     assert [case["setting"] for case in others] == [name for name, *_ in study.VARIANTS]
     for case in others:
         assert case["holds"] == usual["holds"] + len(case["more"]) - len(case["fewer"])
 
 
-def test_command_line(nearfar: Run) -> None:
+def test_the_command_prints_json_and_checks(nearfar: Run) -> None:
     found = reproduce.reproduce("numa")
     done = nearfar("reproduce", "numa", "--format", "json", "--check")
     assert done.returncode == any(row["holds"] is False for row in found.rows)
@@ -336,7 +336,7 @@ def test_a_row_that_does_not_hold_says_why(found: Reproduced) -> None:
         differs = reasons[place, says]
         _, because, why = row["note"].partition("; why: ")
         within = agrees(row["published"], row["ours"], row["tolerance"])
-        # Some statements hold in whole runs, and have no reason for captures as short as these.
+        # A statement that holds in whole runs has no reason for failing in short captures.
         assert bool(because) is (not within and bool(differs)), row["item"]
         assert why == (differs if because else "")
 
@@ -364,7 +364,7 @@ def study(threads=0, progress=None, rows_only=False):
 
 
 def test_every_study_in_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Studies are found as files; each is asked for its rows alone, with the options it has."""
+    """Studies are found as modules; each makes only its rows, with those options that it has."""
     real = reproduce.names()
     for name, paper, ours, holds in (("aa", "8", 1.0, True), ("zz", "9", 2.0, False)):
         text = STUDY.format(paper=paper, ours=ours, holds=holds)
@@ -415,7 +415,7 @@ def test_table_as_csv(found: Reproduced) -> None:
         (["numa", "--vm"], 2, "--vm: reproduce numa has no such option"),
     ],
 )
-def test_errors(nearfar: Run, words: list[str], code: int, says: str) -> None:
+def test_errors_are_one_line(nearfar: Run, words: list[str], code: int, says: str) -> None:
     done = nearfar("reproduce", *words)
     assert done.returncode == code
     assert re.search(says, done.stderr), done.stderr
@@ -426,7 +426,7 @@ def test_errors(nearfar: Run, words: list[str], code: int, says: str) -> None:
 def test_captures_of_virtual_machines_have_names_of_their_own(
     found: Reproduced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under these names the same captures give the same rows, and the kernel's share."""
+    """The same captures under these names give the same rows, and the kernel's shares."""
     monkeypatch.setattr(study, "VARIANTS", ())
     for name in (*PAPER_001, *PAPER_000):
         (tmp_path / f"{name}-vm.trace").symlink_to(CAPTURES / f"{name}.trace")
@@ -443,13 +443,13 @@ def test_captures_of_virtual_machines_have_names_of_their_own(
     assert shares["gedit"]["references"] > 0
 
 
-def test_page(found: Reproduced, tmp_path: Path) -> None:
+def test_the_page_has_all_charts_and_rows(found: Reproduced, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(found.html(), encoding="utf-8")
     assert path.stat().st_size < 3_000_000
     with browser.opened(path) as (page, problems):
         charts = page.locator("svg.marks")
-        # Beside the figures: how much holds, and how far off.
+        # Two more charts than figures: how many rows hold, and how far off they are.
         charts.nth(len(found.figures) + 1).wait_for()
         assert charts.count() == len(found.figures) + 2
         assert page.locator("#rows tbody tr").count() == len(found.rows)

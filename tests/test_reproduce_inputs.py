@@ -1,8 +1,7 @@
-"""Inputs are no results: a row that only repeats what was put in says so, and does not count.
+"""A row of ``nearfar reproduce`` that only repeats an input names it, and does not count.
 
-Every figure of the machines that a study reads is changed, one at a time. A row that then moves in
-proportion only repeats that figure: it must name it as its ``input``; and a row that names an input
-must move with it.
+Each number of a machine that a study reads is changed in turn. A row that changes in proportion
+repeats that number and must have an ``input``; a row that names an input must change with it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from nearfar.reproduce import _evidence, numa, paging, ssd
 ROOT = Path(__file__).resolve().parents[1]
 CAPTURES = ROOT / "tests" / "data" / "captures"
 FACTOR = 1.25
-#: A paging study's costs. What else is in a machine changes what is simulated: no row repeats that.
+#: Parts of keys of costs in a paging study. Other keys change the simulation; no row repeats them.
 TIMES = ("latency", "hit_time", "bandwidth", "seek", "rotation", "storage")
 
 Rows = Mapping[str, declared.Row]
@@ -37,7 +36,7 @@ def keyed(rows: list[declared.Row]) -> Rows:
 
 
 def figures(described: machines.Machine) -> Iterator[tuple[str, str]]:
-    """Keys of numbers with a unit, and each a quarter larger."""
+    """Keys of positive numbers that are no counts, with values a quarter larger."""
 
     def leaves(part: Mapping[str, Any], key: str) -> Iterator[tuple[str, Any]]:
         for name, value in part.items():
@@ -56,7 +55,7 @@ def figures(described: machines.Machine) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def changed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes every machine of a name be read with other values."""
+    """A function after which a machine of a name is always loaded with given values."""
     load, parse = machines.load, machines.parse
 
     def change(name: str, values: Mapping[str, str]) -> None:
@@ -78,7 +77,7 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def ratio(usual: declared.Row, other: declared.Row) -> float:
-    """Ours over the usual ours; 1 where both are 0."""
+    """Our changed value over the usual one; 1 if they are equal."""
     assert usual["ours"] is not None and other["ours"] is not None
     if usual["ours"] == other["ours"]:
         return 1.0
@@ -86,14 +85,14 @@ def ratio(usual: declared.Row, other: declared.Row) -> float:
 
 
 def repeats(by: float, digits: int) -> bool:
-    """Whether a row of so many digits followed the figure, or its reciprocal."""
+    """Whether a ratio of values with so many digits is FACTOR or its reciprocal."""
     return any(by == pytest.approx(one, rel=2 * 10**-digits) for one in (FACTOR, 1 / FACTOR))
 
 
 def judge(
     run: Callable[[], Rows], machine: str, keys: Mapping[str, str], change: Any, digits: int = 5
 ) -> None:
-    """Each row with each value: those that repeat one declare it, those that declare one move."""
+    """Change each value: rows that repeat it must have an input, rows that name it must change."""
     usual = run()
     moved: dict[str, set[str]] = {item: set() for item in usual}
     for key, value in keys.items():
@@ -115,26 +114,26 @@ def judge(
             assert own & moved[item], f"{item} names {row['input']} and does not move with it"
 
 
-def test_numa(changed: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numa_inputs(changed: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     described = machines.load("optane-4node")
 
     @functools.cache
     def once(overlaps: tuple[float, ...], latencies: tuple[float, ...]) -> Any:
         return pair("48G", "48G", overlap=[*overlaps])
 
-    def seldom(_: str, __: str, overlap: list[float]) -> Any:
+    def cached_pair(_: str, __: str, overlap: list[float]) -> Any:
         """Pairs take long, and depend on latencies alone."""
         nodes = topology("optane-4node")["nodes"]
         return once(tuple(overlap), tuple(node["local_read_ns"] for node in nodes))
 
-    monkeypatch.setattr(paper, "pair", seldom)
+    monkeypatch.setattr(paper, "pair", cached_pair)
     judge(lambda: keyed(numa.rows()), "optane-4node", dict(figures(described)), changed)
 
 
 @pytest.mark.parametrize(
     "machine", ["desktop-hdd", "desktop-nvm", "nvme", "optane-ssd", "papers/000/machine.toml"]
 )
-def test_paging(machine: str, changed: Callable[..., None]) -> None:
+def test_paging_inputs(machine: str, changed: Callable[..., None]) -> None:
     described = _evidence.paper_machine() if "/" in machine else machines.load(machine)
     keys = {
         key: value
@@ -157,7 +156,7 @@ def pigz() -> Iterator[Callable[[ssd.Setting], Rows]]:
         yield lambda setting: keyed(ssd._rows(opened, setting))
 
 
-def test_ssd(pigz: Callable[[ssd.Setting], Rows], changed: Callable[..., None]) -> None:
+def test_ssd_inputs(pigz: Callable[[ssd.Setting], Rows], changed: Callable[..., None]) -> None:
     described = machines.load("umd")
     keys = {
         key: value
@@ -168,7 +167,7 @@ def test_ssd(pigz: Callable[[ssd.Setting], Rows], changed: Callable[..., None]) 
     judge(lambda: pigz(ssd.Setting()), "umd", keys, changed, digits=3)
 
 
-def test_choices_of_ssd(pigz: Callable[[ssd.Setting], Rows]) -> None:
+def test_ssd_choices_as_inputs(pigz: Callable[[ssd.Setting], Rows]) -> None:
     usual = pigz(ssd.Setting())
     named = {row["input"] for row in usual.values()} - {""}
     assert named == {"definition", "precondition", "first_touch", "umd: cpu.ipc"}
@@ -186,9 +185,9 @@ def test_choices_of_ssd(pigz: Callable[[ssd.Setting], Rows]) -> None:
     for item, row in usual.items():
         by = {name: ratio(row, other[item]) for name, other in others.items()}
         if row["input"] == "definition":
-            # Nothing that is chosen changes it.
+            # No choice changes it.
             assert set(by.values()) == {1.0}, item
-        elif row["input"] and not row["input"].startswith("umd: "):  # which `test_ssd` changes
+        elif row["input"] and not row["input"].startswith("umd: "):  # tested above
             assert any(by[name] != 1 for name in by if name.startswith(row["input"])), item
         else:
             assert not any(repeats(by[name], 3) for name in by if "precondition" in name), item

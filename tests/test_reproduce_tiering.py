@@ -1,4 +1,4 @@
-"""SSP (003) and NOMAD's tables: the published data, and that rows are computed from it."""
+"""``nearfar reproduce tiering``: published data of SSP (003) and NOMAD, rows, live benchmark."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def test_holds_follows_from_the_tolerance() -> None:
 
 @pytest.fixture(scope="module")
 def small() -> dict[str, declared.Row]:
-    """What does not hang on scale must hold at any: directions, and reads."""
+    """Rows at a small scale, at which directions and rows of reads must hold as well."""
     options = {"scale": "1/256", "threads": 0, "progress": None, "seeds": 3}
     return {row["item"]: row for row in study._paper_003(options)}
 
 
 def test_rows_of_paper_003_at_a_small_scale(small: dict[str, declared.Row]) -> None:
     data = study.published("ssp")
-    asked = [f"figure 4: shadow copies, {mix}" for mix in data["figures"]["shadow_copies"]]
-    assert {*asked, "figure 5: bandwidth, write"} <= small.keys()
+    copies = [f"figure 4: shadow copies, {mix}" for mix in data["figures"]["shadow_copies"]]
+    assert {*copies, "figure 5: bandwidth, write"} <= small.keys()
     assert all(tuple(row) == KEYS for row in small.values())
     read, write, split = (
         small[f"figure 4: shadow copies, {mix}"]["ours"]
@@ -66,8 +66,8 @@ def test_rows_of_paper_003_at_a_small_scale(small: dict[str, declared.Row]) -> N
     assert small["figures 2 and 3: shadow reclaims, write, fall"]["holds"]
 
 
-def test_boxes_are_set_against_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By hand: quartiles of five runs each."""
+def test_policies_are_compared_by_medians_and_quartiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against medians and quartiles of five runs each, by hand."""
     counts = {"nomad": [10, 20, 30, 40, 50], "ssp": [1, 15, 16, 18, 19]}
     runs = [
         {"policy": policy, "seed": seed, "phase": phase, "shadow_faults": count / 2,
@@ -87,8 +87,8 @@ def test_boxes_are_set_against_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mix.shadow_pages("nomad") == [5, 10, 15, 20, 25]
 
 
-def test_alternatives_have_rows_in_the_sensitivity() -> None:
-    """Every way of noticing a write but the scored one."""
+def test_the_sensitivity_tries_every_way_to_notice_writes() -> None:
+    """Every value of SSP's knob `notice` but the default, with which rows are scored."""
     (ssp,) = (one for one in policies() if one["name"] == "ssp")
     (notice,) = (knob for knob in ssp["knobs"] if knob["name"] == "notice")
     kinds = notice["kind"].replace(" or ", ", ").split(", ")
@@ -98,7 +98,7 @@ def test_alternatives_have_rows_in_the_sensitivity() -> None:
 
 
 def test_ssp_gains_by_fewer_faults(small: dict[str, declared.Row]) -> None:
-    """A fault for the first write to a page without a shadow costs what SSP gains."""
+    """If first writes to pages without a shadow fault too (`write-protect`), SSP gains less."""
     gain = small["figure 5: bandwidth, write"]["ours"]
     assert gain > 1.05
     options = {"scale": "1/256", "threads": 0, "progress": None}
@@ -106,8 +106,8 @@ def test_ssp_gains_by_fewer_faults(small: dict[str, declared.Row]) -> None:
     assert watched.ratio("bandwidth_mb_s")[0] < gain - 0.05
 
 
-def test_what_the_text_says_of_tpp_and_of_shadows() -> None:
-    """At a small scale in this direction, too."""
+def test_statements_on_tpp_and_on_shadows_hold_in_direction() -> None:
+    """At a small scale."""
     found = study._Policies({"scale": "1/512", "threads": 0, "progress": None}).paper_003()
     slower, swaps = found
     assert slower["published"] == 8 and slower["ours"] > 2
@@ -116,7 +116,7 @@ def test_what_the_text_says_of_tpp_and_of_shadows() -> None:
 
 @needs_userfaultfd
 @needs_cc
-def test_the_benchmark_of_the_paper_lives(tmp_path: Path) -> None:
+def test_the_papers_benchmark_runs_on_live_memory(tmp_path: Path) -> None:
     program = MicroBenchmark(tmp_path, 1 / 1024)
     lived = program.run("mixed", "ssp", 1, "13707M", "15559M")
     seen = lived.outcome.counters

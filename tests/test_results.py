@@ -1,4 +1,4 @@
-"""Results as Python sees them: tables, charts, notebooks, folders; the typed package."""
+"""Results in Python: tables, charts, notebooks, folders; the engine's stub; forms of arguments."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _ssd() -> Any:
     return ssd(GNUGO, dram=["1M", "2M"], epf=["none", "all"])
 
 
-def _numa(question: str) -> Callable[[], Any]:
-    def ask() -> Any:
+def _numa(command: str) -> Callable[[], Any]:
+    def run() -> Any:
         from nearfar import numa
         from nearfar.numa.plan import plan
 
@@ -57,9 +57,9 @@ def _numa(question: str) -> Callable[[], Any]:
             "run": lambda: numa.run("40G"),
             "pair": lambda: numa.pair("4G", "4G", overlap=[0.0, 1.0], cache="8G"),
             "plan": lambda: plan("500G", threads=24),
-        }[question]()
+        }[command]()
 
-    return ask
+    return run
 
 
 def _info() -> Any:
@@ -135,7 +135,7 @@ def _sweep() -> Any:
     return sweep(file, _folder() / "grid.sweep", workers=1)
 
 
-#: A result of each kind, made small.
+#: Functions that each make a small result, by kind.
 MADE: dict[str, Callable[[], Any]] = {
     "paging": _paging,
     "advise": _advise,
@@ -169,34 +169,34 @@ def made() -> Callable[[str], Any]:
     return get
 
 
-def test_every_chart_is_of_a_result_tried_here() -> None:
+def test_every_module_of_charts_has_a_result_here() -> None:
     drawn = {module.name for module in pkgutil.iter_modules(plots.__path__)}
     assert {kind.split()[0] for kind in MADE} >= drawn
 
 
 @KINDS
-def test_tables_agree(kind: str, made: Callable[[str], Any]) -> None:
+def test_arrow_polars_and_json_agree(kind: str, made: Callable[[str], Any]) -> None:
     result = made(kind)
     assert isinstance(result, Result)
     table = result.table
     assert table.num_rows > 0
     frame = result.to_polars()
     assert frame.columns == table.column_names and frame.height == table.num_rows
-    answer = json.loads(result.to_json())
-    assert answer == json.loads(json.dumps(result.to_dict()))
-    if "rows" in answer:
-        assert len(answer["rows"]) == table.num_rows
+    parsed = json.loads(result.to_json())
+    assert parsed == json.loads(json.dumps(result.to_dict()))
+    if "rows" in parsed:
+        assert len(parsed["rows"]) == table.num_rows
 
 
 @KINDS
-def test_a_notebook_shows_rows_and_no_markup_of_a_trace(
+def test_a_notebook_shows_rows_and_chart_without_scripts(
     kind: str, made: Callable[[str], Any]
 ) -> None:
     result = made(kind)
     shown = result._repr_html_()
     assert "<table>" in shown and "<script" not in shown
     assert f"{result.table.num_rows:,} rows" in shown
-    # The chart is a picture, drawn from what `plot` gives.
+    # The chart is an image, made by `plot`.
     (picture,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', shown)
     assert b'class="mark-group role-title"' in base64.b64decode(picture)
 
@@ -231,7 +231,7 @@ def test_columns_that_are_left_out_are_named(made: Callable[[str], Any]) -> None
     assert "left out" not in tables.text(tables.first_rows(table), 1000, elsewhere="more")
 
 
-def test_what_stands_in_a_cell_is_text() -> None:
+def test_html_in_names_and_cells_is_escaped() -> None:
     import pyarrow
 
     class Bad(Result):
@@ -244,7 +244,7 @@ def test_what_stands_in_a_cell_is_text() -> None:
 
 @KINDS
 def test_plot_draws_marks(kind: str, made: Callable[[str], Any]) -> None:
-    """Drawn by the same Vega-Lite that a notebook has, and something is seen."""
+    """Rendered by the version of Vega-Lite that notebooks use."""
     import altair
     import vl_convert
 
@@ -274,7 +274,7 @@ def test_the_chart_is_of_the_result_s_numbers(made: Callable[[str], Any]) -> Non
     assert [bar["value"] for bar in bars] == [row["seconds"] * 1e9 for row in made("ssd").rows]
 
 
-def test_what_cannot_be_drawn_says_so() -> None:
+def test_results_without_a_chart_or_rows_raise_errors() -> None:
     from nearfar.apply import ApplyResult
 
     dry = ApplyResult(plan=None, command=["true"], done=False)  # type: ignore[arg-type]
@@ -287,7 +287,7 @@ def test_what_cannot_be_drawn_says_so() -> None:
 
 
 @KINDS
-def test_a_folder_is_whole(kind: str, made: Callable[[str], Any], tmp_path: Path) -> None:
+def test_folders_of_results(kind: str, made: Callable[[str], Any], tmp_path: Path) -> None:
     result = made(kind)
     if not isinstance(result, FolderResult):
         pytest.skip(f"{kind} gives no folder")
@@ -304,15 +304,15 @@ def test_a_folder_is_whole(kind: str, made: Callable[[str], Any], tmp_path: Path
 # --- the stub of the engine
 
 
-def test_the_engine_s_stub_by_mypy(tmp_path: Path) -> None:
-    """mypy's own comparison of the stub with the module that was built."""
+def test_the_stub_matches_the_engine(tmp_path: Path) -> None:
+    """By stubtest, which compares a stub with the built module."""
     import subprocess
     import sys
 
-    # What a native module lists as public; a stub's own names say the same.
+    # `__all__`, which a native module has and a stub need not.
     allowed = tmp_path / "allowed"
     allowed.write_text("nearfar._engine.__all__\n")
-    # The stub names nothing of other modules that has to be read for this.
+    # Imports of the stub need not be followed for this.
     config = tmp_path / "mypy.ini"
     config.write_text("[mypy]\nfollow_imports = skip\n")
     command = [sys.executable, "-m", "mypy.stubtest", "nearfar._engine", "--allowlist", allowed]
@@ -324,13 +324,13 @@ def test_the_engine_s_stub_by_mypy(tmp_path: Path) -> None:
 # --- one value or several
 
 
-def test_one_or_several_however_they_are_written() -> None:
+def test_arguments_take_a_value_a_list_or_text_with_commas() -> None:
     trace = nearfar.open(GNUGO)
-    asked: dict[str, Any] = {"machine": "nvme", "page_sizes": "4K,64K", "memory": "50%,100%"}
-    written = nearfar.paging(str(GNUGO), **asked).rows
-    assert nearfar.paging(trace, **{**asked, "page_sizes": [4096, "64K"]}).rows == written
-    assert nearfar.paging(GNUGO, **{**asked, "memory": ["50%", "100%"]}).rows == written
-    assert nearfar.paging(GNUGO, **{**asked, "storage": "nvme"}).rows == written
+    options: dict[str, Any] = {"machine": "nvme", "page_sizes": "4K,64K", "memory": "50%,100%"}
+    written = nearfar.paging(str(GNUGO), **options).rows
+    assert nearfar.paging(trace, **{**options, "page_sizes": [4096, "64K"]}).rows == written
+    assert nearfar.paging(GNUGO, **{**options, "memory": ["50%", "100%"]}).rows == written
+    assert nearfar.paging(GNUGO, **{**options, "storage": "nvme"}).rows == written
     one = nearfar.advise(str(GNUGO), machine="nvme", memory="50%,100%").rows
     for traces in ([str(GNUGO)], (GNUGO,), trace, [trace]):
         for machine in ("nvme", ["nvme"]):
@@ -347,5 +347,4 @@ def test_one_or_several_however_they_are_written() -> None:
         nearfar.ssd(trace, dram="2M", epf="none").rows
         == nearfar.ssd(GNUGO, dram=["2M"], epf=["none"]).rows
     )
-    # What is recorded is the trace's path, not the object.
-    assert nearfar.paging(trace, **asked).run["trace"] == str(GNUGO)
+    assert nearfar.paging(trace, **options).run["trace"] == str(GNUGO)

@@ -1,4 +1,4 @@
-"""``nearfar run``: real programs in two tiers of memory do what they do without."""
+"""``nearfar run``: real programs in two memory tiers behave as they do without it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nearfar.run_folder import open_run
 from tiers import needs_userfaultfd, run
 
 HERE = Path(__file__).parent
-#: 40 MiB of text, used over and over, by this process and by a copy of it.
+#: Hashes 40 MiB of text repeatedly, in a process and in its fork.
 PYTHON = """
 import hashlib, os, random
 draw = random.Random(1)
@@ -37,7 +37,7 @@ os.waitpid(child, 0)
 texts[7] = b"x"
 print("parent", before, digest())
 """
-#: A quarter of it, where each page that comes is waited for.
+#: The same with 10 MiB, for far tiers with a latency.
 WAITS = PYTHON.replace("range(40)", "range(10)")
 
 
@@ -54,7 +54,7 @@ def bare(code: str) -> str:
     ("20M", "lz4", "nomad"),
     ("30M", "shm", "tpp"),
 ])  # fmt: skip
-def test_a_program_and_its_copy_read_what_they_wrote(fast: str, far: str, policy: str) -> None:
+def test_a_program_and_its_fork_read_what_they_wrote(fast: str, far: str, policy: str) -> None:
     output, outcome = run(sys.executable, "-c", PYTHON, fast=fast, far=far, policy=policy)
     assert output == bare(PYTHON) and outcome.exit_code == 0
     seen = outcome.counters
@@ -70,16 +70,16 @@ def test_pages_come_from_a_device_with_flash(epf: str) -> None:
     assert output == bare(WAITS) and outcome.exit_code == 0
     seen = outcome.counters
     assert seen["fetches"] > 100 and seen["fetches_ns"] >= seen["fetches_predicted_ns"]
-    # What is read from flash takes as long as flash does.
+    # A read of this flash takes 25 us.
     assert seen["fetches_ns"] / seen["fetches"] > 25_000
-    # One thread faults, so there are stand-ins enough.
+    # Only one thread faults at a time, so a thread to keep its processor busy is always free.
     assert (seen["slept"] > 0) == (epf != "none"), seen
     assert (seen["stalled"] > 0) == (epf != "all"), seen
     assert "Waited for the far tier" in str(outcome)
 
 
 @needs_userfaultfd
-def test_a_slow_tier_keeps_a_thread_for_as_long_as_it_says() -> None:
+def test_a_fetch_takes_at_least_the_far_latency() -> None:
     output, outcome = run(
         sys.executable, "-c", WAITS, fast="10M", far="shm", policy="tpp", far_latency="200us"
     )
@@ -106,7 +106,7 @@ def test_no_page_is_wrong(far: str, tmp_path: Path, build: Callable[..., Path]) 
 @needs_userfaultfd
 @needs_cc
 def test_mappings_that_change_are_followed(build: Callable[..., Path]) -> None:
-    """The kernel copies to one mapping at a time, and moves between alike ones only."""
+    """userfaultfd copies into one mapping at a time, and moves only between mappings alike."""
     program = build((HERE / "mappings.c").read_text())
     output, outcome = run(str(program), fast="2M", far="lz4", policy="ssp")
     assert output == "0 pages were wrong\n" and outcome.exit_code == 0
@@ -132,7 +132,7 @@ def test_streams_and_exit_codes_are_the_programs(nearfar: Run, tmp_path: Path) -
 
 
 @needs_userfaultfd
-def test_what_it_came_to_is_a_result_like_any_other(nearfar: Run, tmp_path: Path) -> None:
+def test_a_run_is_recorded_compared_and_reported(nearfar: Run, tmp_path: Path) -> None:
     words = ["--fast", "4M", "--knob", "notice=write-protect"]
     program = ["sh", "-c", "seq 99999 | sort -n | tail -1"]
     for policy in ("ssp", "tpp"):
@@ -153,7 +153,7 @@ def test_what_it_came_to_is_a_result_like_any_other(nearfar: Run, tmp_path: Path
     assert row["budget_bytes"] == 4 << 20 and row["far_size_bytes"] == 64 << 20
     assert row["knobs"] == "notice=write-protect" and row["far_latency_ns"] == 0
     assert live.Outcome(**json.loads(outcome.to_json())) == outcome
-    # Not twice, and what is there stays.
+    # An existing result is not replaced.
     done = nearfar("run", *words, "-o", tmp_path / "ssp.run", "--", *program)
     assert done.returncode == 2 and "--force" in done.stderr and done.stdout == ""
 
@@ -166,7 +166,7 @@ def test_what_it_came_to_is_a_result_like_any_other(nearfar: Run, tmp_path: Path
 
 @needs_userfaultfd
 def test_policies_are_swept(nearfar: Run, tmp_path: Path) -> None:
-    """The program has no input, and what it prints is not the sweep's answer."""
+    """The programs' standard input is empty, and their output does not mix with the sweep's."""
     file = tmp_path / "study.toml"
     file.write_text(
         'study = "run"\n[grid]\npolicy = ["tpp", "ssp", "memtis"]\n[options]\nfast = "4M"\n'
@@ -183,7 +183,7 @@ def test_policies_are_swept(nearfar: Run, tmp_path: Path) -> None:
 
 
 @needs_userfaultfd
-def test_what_outlives_the_run_is_not_disturbed(nearfar: Run, tmp_path: Path) -> None:
+def test_a_process_that_outlives_the_run_can_start_programs(nearfar: Run, tmp_path: Path) -> None:
     late = tmp_path / "late"
     words = f"(while kill -0 $PPID 2> {tmp_path / 'none'}; do :; done; sh -c 'echo x > {late}') &"
     done = nearfar("run", "--fast", "4M", "--", "sh", "-c", words)
@@ -193,8 +193,8 @@ def test_what_outlives_the_run_is_not_disturbed(nearfar: Run, tmp_path: Path) ->
 
 @needs_userfaultfd
 def test_a_far_tier_that_fails_ends_the_program(nearfar: Run, tmp_path: Path) -> None:
-    """Before it reads anything wrong, and with a line that says why; its children too."""
-    # No file of this process may be longer: the far tier's neither.
+    """Its children end too, none reads wrong data, and a line says why."""
+    # `ulimit -f` also limits the far tier's file.
     text = "b = bytes(range(256)) * 99999; [sum(b[::4096]) for _ in range(9999)]"
     program = f"{sys.executable} -c '{text}'"
     words = f"ulimit -f 64; sleep 1000 & exec {program}"
@@ -207,7 +207,7 @@ def test_a_far_tier_that_fails_ends_the_program(nearfar: Run, tmp_path: Path) ->
 
 
 def _running(words: bytes) -> list[Path]:
-    """Processes with these words, ended ones not."""
+    """Command-line files of processes with these words; those of ended ones are empty."""
 
     def read(path: Path) -> bytes:
         try:
@@ -230,7 +230,7 @@ def _running(words: bytes) -> list[Path]:
     (["--fast", "4M", "--knob", "notise=x", "--", "true"], "`notice`"),
     (["--fast", "4M", "--", "no-such-program"], "no such program"),
 ])  # fmt: skip
-def test_what_cannot_be_run_is_refused_in_a_line(words: list[str], says: str, nearfar: Run) -> None:
+def test_wrong_options_are_refused_in_one_line(words: list[str], says: str, nearfar: Run) -> None:
     done = nearfar("run", *words)
     assert done.returncode in (2, 3) and done.stdout == ""
     assert says in done.stderr and done.stderr.count("\n") == 1, done.stderr

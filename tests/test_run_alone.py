@@ -1,4 +1,4 @@
-"""``nearfar run --alone``: the program run bare first, for its time and its memory."""
+"""``nearfar run --alone``: the program runs bare first, to measure its time and peak memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nearfar.run_folder import open_run
 from tiers import needs_userfaultfd
 
 MIB = 1 << 20
-#: Says how many bytes there were to read, and exits with the number of its runs so far.
+#: Prints the length of its input; with an argument, exits with the number of its runs so far.
 COUNTS = """
 import os, sys
 os.write(1, b"%d\\n" % len(os.read(0, 99)))
@@ -29,7 +29,7 @@ with open("runs", "a+") as runs:
 
 
 def python(text: str, **streams: object) -> subprocess.CompletedProcess[str]:
-    """A script that measures, as its own process: standard input is a process's."""
+    """Run a script that calls `measure` in a process of its own, with its own standard input."""
     whole = f"from nearfar.live_alone import measure\n{text}"
     return subprocess.run(  # type: ignore[call-overload, no-any-return]
         [sys.executable, "-c", whole],
@@ -52,14 +52,14 @@ def test_time_memory_and_exit_code_are_the_programs(tmp_path: Path) -> None:
 
 
 def test_the_largest_process_counts() -> None:
-    """A budget is each process's own, so a share is of one process's memory and not of the sum."""
+    """A budget applies to each process, so a share is of the largest process, not of the sum."""
     code = "import subprocess, sys; held = b'x' * (30 << 20); subprocess.run(sys.argv[1:])"
     inner = "import time; held = b'x' * (60 << 20); time.sleep(1)"
     found = measure([sys.executable, "-c", code, sys.executable, "-c", inner])
     assert 60 * MIB < found.resident_bytes < 90 * MIB
 
 
-def test_what_it_prints_is_discarded_and_what_it_reads_is_there_again(tmp_path: Path) -> None:
+def test_output_is_discarded_and_input_is_rewound(tmp_path: Path) -> None:
     text = f"""
 import os, sys
 found = measure([sys.executable, "-c", {COUNTS!r}])
@@ -74,7 +74,7 @@ print(found.exit_code, os.read(0, 99))
 
 
 @pytest.mark.parametrize("stream", [subprocess.PIPE, "/dev/zero"])
-def test_input_that_can_be_read_once_is_refused(stream: object, tmp_path: Path) -> None:
+def test_input_that_cannot_be_rewound_is_refused(stream: object, tmp_path: Path) -> None:
     text = f"measure([{sys.executable!r}, '-c', {COUNTS!r}])"
     if isinstance(stream, str):
         with Path(stream).open() as file:
@@ -93,7 +93,7 @@ except KeyboardInterrupt: print("interrupted")
     assert python(text).stdout == "interrupted\n"
 
 
-def test_an_outer_run_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_outer_run_is_not_inherited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NEARFAR_RUN", "fast=1")
     monkeypatch.setenv("LD_PRELOAD", "/x/_live/libnearfar_preload.so:/y/other.so")
     out = tmp_path / "out"
@@ -102,7 +102,7 @@ def test_an_outer_run_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @needs_userfaultfd
-def test_the_slowdown_is_said_and_kept(nearfar: Run, tmp_path: Path) -> None:
+def test_the_slowdown_is_printed_and_recorded(nearfar: Run, tmp_path: Path) -> None:
     out, program = tmp_path / "a.run", ["sh", "-c", "seq 50000 | sort -n | tail -1"]
     done = nearfar("run", "--fast", "4M", "--alone", "-o", out, "--", *program)
     # The output of the first run is discarded.
@@ -116,13 +116,13 @@ def test_the_slowdown_is_said_and_kept(nearfar: Run, tmp_path: Path) -> None:
     (row,) = result.table.to_pylist()
     assert row["alone_exit_code"] == 0 and row["budget_bytes"] == 4 * MIB
     assert row["slowdown"] == row["seconds"] / row["alone_seconds"] == result.slowdown
-    # Unless it is asked for, nothing runs twice.
+    # Without --alone, the program runs once.
     done = nearfar("run", "--fast", "4M", "--no-alone", "--", *program)
     assert "for the slowdown add --alone)" in done.stderr.splitlines()[0]
 
 
 @needs_userfaultfd
-def test_a_share_is_of_what_the_program_has_bare(
+def test_a_share_is_of_the_peak_of_the_bare_program(
     nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -136,7 +136,7 @@ def test_a_share_is_of_what_the_program_has_bare(
     assert 0 <= 2 * row["budget_bytes"] - row["alone_bytes"] <= 2 * 4096
     run = json.loads((out / "run.json").read_text())
     assert run["command"].startswith("nearfar run --fast 50% -- ")
-    # Times of runs that did not come to the same are not compared.
+    # Runs with different exit codes have no slowdown.
     words = ["sh", "-c", 'exec "$@"', "sh", sys.executable, "-c", COUNTS, "x"]
     done = nearfar("run", "--fast", "200M", "--alone", "--", *words)
     assert done.returncode == 2 and " s with exit code 1. " in done.stderr, done.stderr
@@ -152,7 +152,7 @@ def test_a_share_is_of_what_the_program_has_bare(
     (["--fast", "4M", "--alone", "--knob", "notise=x", "--", "touch", "ran"], "`notice`"),
     (["--fast", "4M", "--alone"], "COMMAND"),
 ])  # fmt: skip
-def test_what_cannot_be_run_is_not_run_alone_either(
+def test_wrong_options_are_refused_before_the_bare_run(
     words: list[str], says: str, nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,7 +1,7 @@
-"""``nearfar run``: who goes on after its parent has ended reads what was last written.
+"""``nearfar run``: a process that outlives its parent reads the data that was last written.
 
-It may have been killed instead, if a line on standard error says why; but nothing is wrong with
-these programs, so none of them may be.
+``nearfar`` may kill a process, with a reason on standard error. These programs give it no reason,
+so none may be killed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MODES = {
     "prefork": (5, 137),
 }
 FARS = ("zstd", "shm", "file")
-#: Mode, far tier, policy, and what random numbers begin with.
+#: Mode, far tier, policy and random seed.
 CASES = [
     (mode, far, POLICIES[(row + column) % len(POLICIES)], 10 * row + column)
     for row, mode in enumerate(MODES)
     for column, far in enumerate(FARS)
 ]
-# More of those where chance has a part, and the tier that was left out.
+# More seeds for a mode that depends on chance, and the tier lz4.
 CASES += [("loop", far, "ssp", 100 + number) for number, far in enumerate(("shm", "zstd", "lz4"))]
 CASES += [("exit", "lz4", "ssp", 1)]
 
@@ -43,7 +43,7 @@ CASES += [("exit", "lz4", "ssp", 1)]
 def ended(
     mode: str, far: str, policy: str, seed: int, program: Path, to: tuple[str, Path]
 ) -> ends.Ended:
-    """Run the mode until its last process is gone; nothing it reported may be wrong."""
+    """Run a mode until its last process has ended; no process may have read wrong data."""
     commands, folder = to
     results = folder / "results"
     tier = f"file:{folder / 'far'}" if far == "file" else far
@@ -57,7 +57,7 @@ def ended(
 @needs_userfaultfd
 @needs_cc
 @pytest.mark.parametrize(("mode", "far", "policy", "seed"), CASES)
-def test_who_outlives_its_parent_reads_what_was_written(
+def test_processes_that_outlive_their_parent_read_what_was_written(
     mode: str,
     far: str,
     policy: str,
@@ -77,10 +77,10 @@ def test_who_outlives_its_parent_reads_what_was_written(
 @needs_userfaultfd
 @needs_cc
 @pytest.mark.parametrize("far", FARS)
-def test_a_child_of_vfork_whose_parent_is_killed(
+def test_a_vfork_child_of_a_killed_parent_reads_no_zeros(
     far: str, build: Callable[..., Path], commands: str, tmp_path: Path
 ) -> None:
-    """It has the parent's memory, which must not become zeros; it may be killed, with a line."""
+    """It shares the parent's memory, which must not read as zeros; it may be killed with a line."""
     program = build(ends.SOURCE.read_text(), "-pthread")
     done = ended("vforkkill", far, "ssp", 1, program, (commands, tmp_path))
     assert not done.reports.lost() or done.reasons(), done.reports.lost()
@@ -90,10 +90,10 @@ def test_a_child_of_vfork_whose_parent_is_killed(
 @needs_userfaultfd
 @needs_cc
 @pytest.mark.parametrize("seed", range(4))
-def test_who_becomes_another_program_while_the_run_ends(
+def test_exec_while_the_run_ends(
     seed: int, build: Callable[..., Path], commands: str, tmp_path: Path
 ) -> None:
-    """It is managed or it is not, but it runs."""
+    """The new program runs, managed or not."""
     program = build(ends.SOURCE.read_text(), "-pthread")
     done = ended("late", "shm", "ssp", seed, program, (commands, tmp_path))
     assert not done.reports.lost(), (done.reports.lost(), done.said)

@@ -1,6 +1,6 @@
-"""``nearfar run`` ends no healthy program, and one whose manager is gone it ends with a line.
+"""``nearfar run`` kills no healthy program; one that has lost its manager it kills with a line.
 
-What ``healthy.c`` does, it does without nearfar as well; exit code and output must be the same.
+Exit code and output of ``healthy.c`` must be the same with and without nearfar.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from chaos_commands import alive, children
 from tiers import needs_userfaultfd
 
 SOURCE = Path(__file__).with_name("healthy.c")
-#: Seconds after which a program hangs. The longest one takes a quarter of it.
+#: Seconds after which a program counts as hung; the longest takes a quarter of them.
 PATIENCE = 90.0
 NEARFAR = [sys.executable, "-m", "nearfar", "run"]
-#: Kind, its number, and the run's options. FAR is a new file's name.
+#: The arguments of healthy.c, kind and number, and options of the run. FAR stands for a new file.
 KINDS = [
     ("forks", 48, "--fast 4M --far-size 128M --far shm --far-latency 300us"),
     ("forks", 48, "--fast 4M --far-size 128M --far zstd --policy tpp"),
@@ -48,7 +48,7 @@ def program(build: Callable[..., Path]) -> Path:
 
 
 def both(program: Path, kind: str, number: int, options: str, folder: Path) -> None:
-    """The program does the same alone and under ``nearfar run``, which has nothing to say of it."""
+    """Check that the program does the same alone and under ``nearfar run``, which kills nothing."""
     words = ["sh", "-c", 'ulimit -c unlimited; exec "$@"', "sh", str(program), kind, str(number)]
     given = options.replace("FAR", str(folder / "far")).split()
     alone, below = [
@@ -57,7 +57,7 @@ def both(program: Path, kind: str, number: int, options: str, folder: Path) -> N
         )
         for line in (words, [*NEARFAR, *given, "--", *words])
     ]
-    # The code of a signal, as a shell has it.
+    # After a signal, the exit code of a shell.
     code = alone.returncode if alone.returncode >= 0 else 128 - alone.returncode
     assert (below.returncode, below.stdout) == (code, alone.stdout), below.stderr
     reasons = ends.reasons(below.stderr)
@@ -67,7 +67,7 @@ def both(program: Path, kind: str, number: int, options: str, folder: Path) -> N
 @needs_userfaultfd
 @needs_cc
 @pytest.mark.parametrize(("kind", "number", "options"), KINDS)
-def test_a_healthy_program_does_what_it_does_alone(
+def test_a_healthy_program_behaves_as_without_nearfar(
     kind: str, number: int, options: str, program: Path, tmp_path: Path
 ) -> None:
     both(program, kind, number, options, tmp_path)
@@ -76,7 +76,7 @@ def test_a_healthy_program_does_what_it_does_alone(
 @needs_userfaultfd
 @needs_cc
 @pytest.mark.long("much memory")
-def test_a_program_with_much_in_a_file_forks(program: Path, tmp_path: Path) -> None:
+def test_a_program_with_much_far_memory_in_a_file_forks(program: Path, tmp_path: Path) -> None:
     both(program, "forks", 300, "--fast 16M --far-size 600M --far file:FAR", tmp_path)
 
 
@@ -91,7 +91,7 @@ class Running:
     launcher: subprocess.Popen[str]
 
     def own(self, kind: str) -> tuple[int, int]:
-        """The process and the thread of nearfar's own that is of this kind; skips without one."""
+        """Ids of process and thread of nearfar's own thread of this kind; skips without one."""
         for pid in children(self.launcher.pid):
             for found, task in ends.own(pid):
                 if found == kind:
@@ -99,7 +99,7 @@ class Running:
         pytest.skip(f"this nearfar has no {kind}")
 
     def ended(self) -> tuple[int, str, list[str]]:
-        """Wait for the run to end; exit code, what was printed, and why nearfar ended it."""
+        """Wait for the run to end; exit code, output, and nearfar's reasons for killing it."""
         processes = children(self.launcher.pid)
         out, err = self.launcher.communicate(timeout=PATIENCE)
         end = time.monotonic() + PATIENCE
@@ -131,10 +131,10 @@ def running(program: Path) -> Iterator[Running]:
 @needs_cc
 @pytest.mark.parametrize("kind", ["manager", "keeper"])
 @pytest.mark.parametrize("way", ["killed", "ended"])
-def test_a_program_whose_manager_is_gone_is_ended_with_a_line(
+def test_a_program_that_lost_its_manager_is_killed_with_a_line(
     kind: str, way: str, running: Running
 ) -> None:
-    """Killed, or ended as if by itself. A keeper that is gone may be of no consequence."""
+    """The loss of the keeper may do no harm; then the manager is killed as well."""
     process, task = running.own(kind)
     if way == "ended":
         subprocess.run([running.program, "make-leave", str(task)], check=True, timeout=PATIENCE)
@@ -153,7 +153,7 @@ def test_a_program_whose_manager_is_gone_is_ended_with_a_line(
 @needs_userfaultfd
 @needs_cc
 def test_a_program_that_is_killed_takes_its_manager_with_it(running: Running) -> None:
-    """And nothing is said of it, as it was not nearfar that ended it."""
+    """No reason is printed, as nearfar did not kill it."""
     processes = children(running.launcher.pid)
     mine = [pid for pid in processes if not any(task == pid for _, task in ends.own(pid))]
     os.kill(mine[0], signal.SIGKILL)
@@ -162,7 +162,7 @@ def test_a_program_that_is_killed_takes_its_manager_with_it(running: Running) ->
 
 
 @needs_userfaultfd
-def test_programs_may_be_as_many_as_they_like_one_after_another(tmp_path: Path) -> None:
+def test_300_programs_run_one_after_another(tmp_path: Path) -> None:
     script = "n=0; while [ $n -lt 300 ]; do /bin/true || exit; n=$((n + 1)); done"
     words = [*NEARFAR, "--fast", "2M", "--far", "shm", "-o", "many.run", "--", "sh", "-c", script]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)

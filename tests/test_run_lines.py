@@ -1,4 +1,4 @@
-"""The lines at the end of ``nearfar run``, of made-up runs."""
+"""The summary that ``nearfar run`` prints at its end, for made-up outcomes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BUDGET = 8 * MIB
 
 
 def outcome(options: dict[str, Any] | None = None, **more: Any) -> live.Outcome:
-    """A run that came to this."""
+    """An outcome with these values, and usual ones for the rest."""
     counters = dict.fromkeys(live.counters(), 0) | more.pop("counters", {})
     usual: dict[str, Any] = {
         "run": {},
@@ -38,7 +38,7 @@ def outcome(options: dict[str, Any] | None = None, **more: Any) -> live.Outcome:
     return live.Outcome(**{**usual, **more})
 
 
-def test_time_memory_moves_and_faults() -> None:
+def test_the_summary_has_time_memory_moves_and_faults() -> None:
     counters = {
         "promotions": 10858, "shadow_copies": 4335, "demotions_copied": 6000,
         "demotions_remapped": 378, "faults": 60000, "hint_faults": 5823, "shadow_faults": 1721,
@@ -67,7 +67,7 @@ def test_the_first_line_says_what_is_known(more: dict[str, Any], says: str) -> N
     assert says in first and (says.endswith(": ") or first.endswith(says)), first
 
 
-def test_waits_for_the_far_tier_are_said() -> None:
+def test_waits_for_the_far_tier_are_summarised() -> None:
     counters = {"fetches": 10, "fetches_ns": 2_000_000, "fetches_predicted_ns": 1_000_000,
                 "slept": 7, "stalled": 3}  # fmt: skip
     assert str(outcome(counters=counters)).splitlines()[-1] == (
@@ -92,13 +92,13 @@ HELD = "8 MiB held in memory (locked, in I/O or shared with a child)"
      "Resident: 20 MiB, 12 MiB above --fast 8M: the far tier was full (give more --far-size)"),
     ({"resident_bytes": 20 * MIB, "images": 9, "resident_processes": 2, "held_bytes": 8 * MIB},
      f"Resident: 20 MiB, 4 MiB above --fast 8M of each of 2 processes: {HELD}"),
-    # No more than asked for, or not enough more to matter.
+    # At the budget, or above it by too little to matter.
     ({"resident_bytes": 8 * MIB, "unmanaged_bytes": 4 * MIB}, None),
     ({"resident_bytes": 8 * MIB + BUDGET // 25}, None),
-    # Not counted; or of how many processes is not known.
+    # The resident set is unknown, or the number of processes that it sums.
     ({}, None),
     ({"resident_bytes": 20 * MIB, "images": 9}, None),
 ])  # fmt: skip
-def test_memory_above_what_was_asked_is_explained(more: dict[str, Any], says: str | None) -> None:
+def test_memory_above_the_budget_is_explained(more: dict[str, Any], says: str | None) -> None:
     last = str(outcome(**more)).splitlines()[-1]
     assert last == says if says else not last.startswith("Resident")

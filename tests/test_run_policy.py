@@ -1,4 +1,4 @@
-"""Policies written in Python, under real programs."""
+"""``nearfar run`` of real programs under policies written in Python."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from nearfar.tiering import Policy
 from tiers import needs_userfaultfd
 
 HERE = Path(__file__).parent
-#: Text of so many MiB, used over and over until so many files are in the folder MARKS; then by a
-#: copy of the process as well.
+#: Hashes argv[1] MiB of text repeatedly until the folder MARKS holds argv[2] files; then once more,
+#: also in a fork.
 PROGRAM = """
 import hashlib, os, random, sys
 draw = random.Random(1)
@@ -40,8 +40,8 @@ os.waitpid(child, 0)
 texts[0] = b"x"
 print("parent", seen, digest())
 """
-#: What the policies here begin with: pages are promoted at their second hint fault, the oldest are
-#: demoted. After a hundred promotions an object makes a file in the folder MARKS.
+#: The policy that most tests use or derive from. It promotes a page at its second hint fault and
+#: demotes the oldest. After 100 promotions, an object makes a file in the folder MARKS.
 POLICY = """
 import json, os, sys
 from collections import deque
@@ -118,7 +118,7 @@ print(json.dumps([json.loads(done.to_json()), seen]), file=sys.stderr)
 
 @pytest.fixture(autouse=True)
 def marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder MARKS, of this process and those that it starts."""
+    """The folder MARKS, named in the environment of all processes."""
     folder = tmp_path / "marks"
     folder.mkdir()
     monkeypatch.setenv("MARKS", str(folder))
@@ -133,18 +133,18 @@ def program(size: int, marks: int) -> list[str]:
 def launch(
     words: list[str], policy: str = POLICY, chosen: str = "Second", **options: object
 ) -> subprocess.CompletedProcess[str]:
-    """A run in a process of its own, whose streams are the program's."""
+    """Run a program under the policy ``chosen``, in a process whose streams it inherits."""
     script = policy + RUN.replace("CLASS", chosen)
-    asked = json.dumps([words, {"fast": "20M", "far": "shm", **options}])
+    arguments = json.dumps([words, {"fast": "20M", "far": "shm", **options}])
     return subprocess.run(
-        [sys.executable, "-c", script, asked], capture_output=True, text=True, timeout=HANG
+        [sys.executable, "-c", script, arguments], capture_output=True, text=True, timeout=HANG
     )
 
 
 def run(
     words: list[str], policy: str = POLICY, chosen: str = "Second", **options: object
 ) -> tuple[str, live.Outcome, list[dict[str, Any]]]:
-    """The program's output, what the run came to, and what each object has seen."""
+    """The program's output, the outcome, and the counts of each policy object."""
     done = launch(words, policy, chosen, **options)
     assert done.returncode == 0, done.stderr
     outcome, seen = json.loads(done.stderr[done.stderr.index("[{") :])
@@ -158,19 +158,19 @@ def alone(words: list[str]) -> str:
 
 @needs_userfaultfd
 @pytest.mark.parametrize("chosen", ["Second", "Second()"])
-def test_a_program_and_its_copy_read_what_they_wrote(chosen: str) -> None:
+def test_a_program_and_its_fork_read_what_they_wrote(chosen: str) -> None:
     output, outcome, seen = run(program(30, 1), chosen=chosen)
     assert output == alone(program(30, 0)) and outcome.exit_code == 0 and outcome.why is None
     counted = outcome.counters
     assert counted["promotions"] >= 100 and counted["demotions_copied"] > 0
-    # Every other fault of a page is let through.
+    # The first fault of a page does not promote: it passes through the window.
     assert counted["window_faults"] >= counted["promotions"] and counted["forks"] == 1
     assert outcome.run["options"]["policy"] == outcome.rows[0]["policy"] == "second"
     if chosen == "Second":
-        # An object for each process image: the copy of fork has none.
+        # One object for each process image; a fork is none.
         assert len(seen) == outcome.images == 1
         (one,) = seen
-        # What a process ends in the middle of is not counted.
+        # A fault during which the process ends is not counted.
         assert 0 <= one["faults"] - counted["hint_faults"] <= 1 and one["wrong"] == 0
         assert one["pages"] and one["works"] and one["threads"] == ["demoter"]
         assert one["can"] == ["accessed-bits"]
@@ -184,14 +184,14 @@ def test_each_process_has_an_object_of_its_own() -> None:
     assert sorted(output.splitlines()) == sorted(2 * lines) and outcome.exit_code == 7
     assert len(seen) == outcome.images == 3
     assert sum(one["promotions"] >= 100 for one in seen) == 2
-    # What a process ends in the middle of is not counted.
+    # A fault during which a process ends is not counted.
     more = sum(one["faults"] for one in seen) - outcome.counters["hint_faults"]
     assert 0 <= more <= 2
     assert not any(one["wrong"] for one in seen)
 
 
 @needs_userfaultfd
-def test_descriptors_are_the_programs() -> None:
+def test_a_program_may_close_all_descriptors() -> None:
     script = textwrap.dedent("""
         import os, sys
         os.dup2(1, 1000)
@@ -213,7 +213,7 @@ def test_descriptors_are_the_programs() -> None:
 @needs_cc
 def test_no_page_is_wrong(tmp_path: Path, build: Callable[..., Path]) -> None:
     soak = build((HERE / "soak.c").read_text(), "-pthread")
-    # Over before it was found if the machine would have it so: then again.
+    # Repeated, as on a busy machine the program may end before its 100th promotion.
     shell = 'while test -z "$(ls "$MARKS")"; do "$@" || exit; done'
     words = ["sh", "-c", shell, "sh", str(soak), "16", "10000", "3", str(tmp_path / "read")]
     output, outcome, seen = run(words, fast="6M")
@@ -224,8 +224,8 @@ def test_no_page_is_wrong(tmp_path: Path, build: Callable[..., Path]) -> None:
 
 
 @needs_userfaultfd
-def test_rules_for_nomad_are_asked() -> None:
-    """The base is the program's, and asks the object what it wants to know."""
+def test_rules_on_the_base_nomad_are_called() -> None:
+    """The built-in policy NOMAD calls the object's rules."""
     policy = POLICY + textwrap.dedent("""
         class Second(Policy):
             name = "rules"
@@ -270,7 +270,7 @@ def test_an_exception_ends_the_program(hook: str) -> None:
     shell = 'sleep 1000 > /dev/null 2>&1 & "$@"; echo survived'
     done = launch(["sh", "-c", shell, "sh", *program(40, 1000)], policy, "Broken")
     assert done.returncode == 1 and done.stdout == ""
-    # The traceback shows where, and a line says what became of the program.
+    # The traceback names the hook, and a line says that the program was ended.
     assert f", in {hook}\n" in done.stderr and "ZeroDivisionError: " in done.stderr
     if hook != "__init__":
         says = [line for line in done.stderr.splitlines() if "The program was ended" in line]
@@ -279,8 +279,8 @@ def test_an_exception_ends_the_program(hook: str) -> None:
 
 @needs_userfaultfd
 @pytest.mark.parametrize("does", ["memory.next_mapped(0); memory.disarm_hint(0)", "pass"])
-def test_a_program_that_ends_in_a_hook_is_no_error(does: str) -> None:
-    """Its memory is gone, what the hook does with that goes unheard, and the hook is ended."""
+def test_a_program_that_ends_during_a_hook_is_no_error(does: str) -> None:
+    """The hook's calls on the memory, which is gone, have no effect, and the hook is ended."""
     policy = POLICY + textwrap.dedent(f"""
         class Busy(Second):
             def work(self, memory, thread):
@@ -294,7 +294,7 @@ def test_a_program_that_ends_in_a_hook_is_no_error(does: str) -> None:
 
 
 @needs_userfaultfd
-def test_memory_is_there_while_a_hook_runs() -> None:
+def test_other_threads_may_query_memory_during_a_hook() -> None:
     policy = POLICY + textwrap.dedent("""
         import threading
 
@@ -305,7 +305,7 @@ def test_memory_is_there_while_a_hook_runs() -> None:
 
             def allocated(self, memory, page):
                 assert memory is self.memory
-                # Another thread may look while the hook waits for it, and several at once.
+                # Three threads query the memory at once while the hook waits for them.
                 found = []
                 look = lambda: found.append(memory.node_of(page))
                 threads = [threading.Thread(target=look) for _ in range(3)]
@@ -321,20 +321,20 @@ def test_memory_is_there_while_a_hook_runs() -> None:
 
 
 class Foresees(Policy):
-    """Wants to know the future."""
+    """Needs future references, which a live run does not know."""
 
     def foresee(self, memory: object, counts: list[int]) -> None:
         """Never called."""
 
 
 class Based(Policy):
-    """On a base that a live memory cannot have."""
+    """Has a base that needs samples, which a live run does not have."""
 
     base = "memtis"
 
 
 class Ruled(Policy):
-    """Answers what nobody asks."""
+    """Has a rule that its base does not call."""
 
     base = "tpp"
 
@@ -344,20 +344,20 @@ class Ruled(Policy):
 
 
 class Named(Policy):
-    """Is called something else."""
+    """Has a name of two lines."""
 
     name = "a\nb"
 
 
 @needs_userfaultfd
 @pytest.mark.parametrize(("policy", "knobs", "says"), [
-    (Foresees, {}, "knows the future"),
+    (Foresees, {}, "needs future references"),
     (Based, {}, "samples"),
     (Ruled, {}, "only asked on the base `nomad`"),
     (Named, {}, "a line of text"),
     (type("Based", (Policy,), {"base": "nomad"}), {"notise": 1}, "no such knob"),
 ])  # fmt: skip
-def test_what_cannot_live_is_refused_in_a_line(
+def test_policies_that_cannot_run_live_are_refused_in_one_line(
     policy: type[Policy], knobs: dict[str, int], says: str
 ) -> None:
     with pytest.raises(NearfarError) as caught:

@@ -1,4 +1,4 @@
-"""``nearfar run``: small runs of real programs, and what programs do with memory now and then."""
+"""``nearfar run``: small runs of real programs, and rare uses of memory."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ order = numpy.argsort(values, kind="stable")
 for array in (values[order], order, values[::-1][order]):
     print(hashlib.sha256(numpy.ascontiguousarray(array)).hexdigest())
 """
-#: This and the next sleep where their memory is to be found: a quick machine is done before anyone
-#: looks.
+#: This program and QUERIES sleep so that a fast machine does not end them before their memory is
+#: managed.
 FORKS = """
 import hashlib, os, random, time
 draw = random.Random(1)
@@ -96,10 +96,10 @@ def needs(name: str) -> None:
 
 
 def same(words: list[str], fast: str, *, sort: bool = False, **options: object) -> live.Outcome:
-    """The program prints the same as without; what the run came to."""
+    """Check that the program prints the same as without nearfar; return the outcome."""
     alone = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     output, outcome = run(*words, fast=fast, **options)
-    # Processes that run beside each other print in any order.
+    # Parallel processes print in any order.
     lines = (sorted(alone.splitlines()), sorted(output.splitlines())) if sort else (alone, output)
     assert lines[0] == lines[1] and outcome.exit_code == 0
     counters = outcome.counters
@@ -108,12 +108,12 @@ def same(words: list[str], fast: str, *, sort: bool = False, **options: object) 
 
 
 @needs_userfaultfd
-def test_arrays_hash_to_the_same() -> None:
+def test_sorted_arrays_are_the_same() -> None:
     same([sys.executable, "-c", ARRAYS], "8M", far="lz4")
 
 
 @needs_userfaultfd
-def test_children_of_children_have_what_they_had() -> None:
+def test_forks_of_forks_keep_their_data() -> None:
     outcome = same([sys.executable, "-c", FORKS], "4M", sort=True, policy="nomad")
     assert outcome.counters["forks"] >= 2
 
@@ -151,7 +151,7 @@ def test_a_collector_collects_the_same(tmp_path: Path) -> None:
 @needs_userfaultfd
 @needs_cc
 @pytest.mark.parametrize("kind", ["huge", "locked", "closed", "spawned", "own-faults"])
-def test_no_page_is_wrong_where(kind: str, build: Callable[..., Path]) -> None:
+def test_no_page_is_wrong_in_rare_cases(kind: str, build: Callable[..., Path]) -> None:
     """Huge pages, `mlock`, all descriptors closed, `vfork`, a userfaultfd of the program's own."""
     program = build((HERE / "corners.c").read_text(), "-pthread")
     # On a busy machine, the program can end before its memory is managed.
@@ -168,7 +168,7 @@ def test_no_page_is_wrong_where(kind: str, build: Callable[..., Path]) -> None:
 
 @needs_userfaultfd
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_a_program_that_becomes_another_user(nearfar: Run) -> None:
+def test_another_user_needs_the_right_to_use_userfaultfd(nearfar: Run) -> None:
     needs("setpriv")
     other = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
     right = ["--inh-caps=+sys_ptrace", "--ambient-caps=+sys_ptrace"]
@@ -185,8 +185,8 @@ def test_a_program_that_becomes_another_user(nearfar: Run) -> None:
 @needs_userfaultfd
 @needs_cc
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
-def test_a_program_with_a_set_user_id_bit(nearfar: Run, build: Callable[..., Path]) -> None:
-    """Refused; started by another program it runs, not managed."""
+def test_a_set_user_id_program_is_not_managed(nearfar: Run, build: Callable[..., Path]) -> None:
+    """It is refused as the command; started by another program, it runs unmanaged."""
     source = '#include <stdio.h>\n#include <unistd.h>\nint main() { printf("%d\\n", geteuid()); }'
     program = build(source)
     os.chown(program, 65534, 65534)

@@ -1,4 +1,4 @@
-"""``nearfar run``: servers whose processes go on without the first answer nothing wrong."""
+"""``nearfar run``: servers whose first process is killed, or forks, give no wrong answer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _comm(pid: int) -> str:
 
 @contextmanager
 def redis(at: Path, options: str, keys: int) -> Iterator[tuple[Server, Redis]]:
-    """A server with so many keys, most of which are far."""
+    """A server with ``keys`` keys, most of them in far memory."""
     with server(options, Redis.words(at)) as running:
         until((at / "socket").exists, running, "redis-server listens")
         client = Redis(at)
@@ -63,7 +63,7 @@ def redis(at: Path, options: str, keys: int) -> Iterator[tuple[Server, Redis]]:
 
 
 def digest_of_dump(at: Path) -> str:
-    """What a server that is alone makes of a dump."""
+    """The digest of a dump that a server without nearfar has loaded."""
     (at / "socket").unlink(missing_ok=True)
     alone = subprocess.Popen(Redis.words(at), stdout=subprocess.DEVNULL)
     try:
@@ -77,7 +77,7 @@ def digest_of_dump(at: Path) -> str:
 
 
 def check_dump(options: str, keys: int, folder: Path) -> None:
-    """The dump that a child writes is of the moment at which it was made."""
+    """Check that the dump by a forked child has the data at the time of the fork."""
     needs("redis-server")
     with redis(folder, options.replace("FAR", str(folder / "far")), keys) as (running, client):
         digest = client.ask("DEBUG", "DIGEST")
@@ -93,19 +93,19 @@ def check_dump(options: str, keys: int, folder: Path) -> None:
     assert digest_of_dump(folder) == digest
 
 
-def test_what_redis_saves_is_what_it_had(folder: Path) -> None:
+def test_redis_saves_the_data_at_the_fork(folder: Path) -> None:
     check_dump("--fast 6M --far-size 128M --far file:FAR", 30_000, folder)
 
 
 @pytest.mark.long("much memory")
-def test_what_redis_saves_of_much_is_what_it_had(folder: Path) -> None:
+def test_redis_saves_much_data_as_at_the_fork(folder: Path) -> None:
     check_dump("--fast 32M --far file:FAR", 200_000, folder)
 
 
 @pytest.mark.parametrize("far", ["zstd", "shm"])
 @pytest.mark.long("servers whose processes are killed")
-def test_redis_is_killed_while_it_saves(far: str, folder: Path) -> None:
-    """Its child ends, too, when it has something to tell it. What it has saved by then is right."""
+def test_a_dump_is_right_if_redis_is_killed_while_saving(far: str, folder: Path) -> None:
+    """Its saving child ends when it reports to Redis. If the dump was finished, it is right."""
     needs("redis-server")
     with redis(folder, f"--fast 6M --far-size 128M --far {far}", 20_000) as (running, client):
         digest = client.ask("DEBUG", "DIGEST")
@@ -117,17 +117,17 @@ def test_redis_is_killed_while_it_saves(far: str, folder: Path) -> None:
 
 # --- nginx
 
-#: nginx sorts its places by insertion: thousands would take long in little memory.
+#: Locations of nginx; few, as it sorts them by insertion, which takes long in little memory.
 PLACES = 300
 
 
 def body(number: int) -> str:
-    """What is to be had at a place."""
+    """The answer for a location."""
     return (f"{number}-{number * 2654435761 % 2**32:08x};" * 250)[:3000]
 
 
 def conf(folder: Path) -> str:
-    """A server that has its answers in its memory, but for one, which is a file."""
+    """The configuration of nginx, with all answers in memory but one, which is a file."""
     places = "".join(
         f'location = /{number} {{ return 200 "{body(number)}"; }}\n' for number in range(PLACES)
     )
@@ -145,7 +145,7 @@ http {{
 
 
 def get(folder: Path, place: str) -> str | None:
-    """What the server answers, or None: it does not, or not all of it."""
+    """The server's answer; None if it is missing or incomplete."""
     import socket
 
     with socket.socket(socket.AF_UNIX) as client:
@@ -168,7 +168,7 @@ def get(folder: Path, place: str) -> str | None:
 @pytest.mark.parametrize("far", ["zstd", "shm"])
 @pytest.mark.long("servers whose processes are killed")
 def test_nginx_answers_without_its_master(far: str, folder: Path) -> None:
-    """The workers, which have just been made, go on; all that they answer is right."""
+    """New workers outlive the master, and all their answers are right."""
     needs("nginx")
     (folder / "conf").write_text(conf(folder))
     words = ["nginx", "-c", str(folder / "conf"), "-e", str(folder / "log")]
@@ -181,7 +181,7 @@ def test_nginx_answers_without_its_master(far: str, folder: Path) -> None:
         old = set(children(master))
         for place in sorted(expected):
             assert get(folder, place) == expected[place], place
-        # It makes new workers. That the old ones should go it has no time to say.
+        # The master makes new workers, and is killed before it ends the old ones.
         os.kill(master, signal.SIGHUP)
         end = time.monotonic() + ends.PATIENCE
         while not (new := set(children(master)) - old):
@@ -214,7 +214,7 @@ CHECK = (
     "select (select sum(amount) from account), (select count(*) from account), "
     "(select count(*) from entry where hash <> md5(client || ':' || number))"
 )
-#: What it says as long as all is well.
+#: The answer to CHECK while all is well.
 RIGHT = f"{1000 * ROWS}|{ROWS}|0"
 
 
@@ -225,12 +225,12 @@ def postgres_tool(name: str) -> str | None:
 
 
 def as_postgres(*right: str) -> list[str]:
-    """What a command begins with that becomes the user who may run the server."""
+    """Prefix of a command that runs as the user `postgres`, with these rights."""
     return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *right]
 
 
 def transfers(client: int, count: int) -> str:
-    """Statements that move amounts about, and say after each what is in the tables."""
+    """Transactions that move amounts between accounts, each followed by CHECK."""
     draw = random.Random(client)
     lines = []
     for number in range(count):
@@ -246,7 +246,7 @@ def transfers(client: int, count: int) -> str:
 
 
 class Asker(threading.Thread):
-    """Opens one connection after the other, and asks for the tables' sums in each."""
+    """Opens one connection after the other, and runs CHECK in each."""
 
     def __init__(self, psql: list[str]) -> None:
         super().__init__(daemon=True)
@@ -266,7 +266,7 @@ class Asker(threading.Thread):
 @pytest.mark.parametrize("far", ["zstd"])
 @pytest.mark.long("servers whose processes are killed")
 def test_postgresql_loses_its_first_process(far: str, folder: Path) -> None:
-    """What it answered was right, and what it committed is there when it starts alone."""
+    """All answers were right, and all commits are there when it restarts without nearfar."""
     postgres, initdb = postgres_tool("postgres"), postgres_tool("initdb")
     for name, path in (("postgres", postgres), ("initdb", initdb)):
         if path is None:
@@ -329,7 +329,7 @@ def test_postgresql_loses_its_first_process(far: str, folder: Path) -> None:
         alone.wait()
     gone(alone.pid)
     if tool := postgres_tool("pg_checksums"):
-        # It wants a server that was shut down, not killed.
+        # pg_checksums needs a server that was shut down cleanly.
         alone = subprocess.Popen([*as_postgres(), *words], cwd=folder)
         until(answers, None, "PostgreSQL answers again")
         alone.send_signal(signal.SIGINT)

@@ -22,7 +22,7 @@ from pseudo_terminal import Terminal
 from tiers import needs_userfaultfd
 
 NEARFAR = [sys.executable, "-m", "nearfar"]
-#: 20 MiB, used over and over until a file is there.
+#: Writes to 20 MiB repeatedly until the file argv[1] exists.
 PROGRAM = """
 import os, random, sys
 pages = [bytearray(random.randbytes(4096)) for _ in range(5000)]
@@ -97,7 +97,7 @@ def test_a_run_is_seen_by_its_launcher_and_its_program(nearfar: Run, started: St
 
 
 @needs_userfaultfd
-def test_what_is_piped_is_a_table_or_rows(nearfar: Run, started: Started) -> None:
+def test_output_to_a_pipe_is_a_table_or_rows(nearfar: Run, started: Started) -> None:
     table = nearfar("watch", started.program).stdout
     first, *lines = table.splitlines()
     assert first.startswith(f"run {started.launcher.pid}, ")
@@ -109,11 +109,11 @@ def test_what_is_piped_is_a_table_or_rows(nearfar: Run, started: Started) -> Non
         csv.DictReader(nearfar("watch", started.program, "--format", "csv").stdout.splitlines())
     )
     assert [row["pid"] for row in rows] == ["", str(started.program)]
-    # Other users' runs are none of anybody's business.
+    # Only root may watch another user's run.
     done = nearfar("watch", started.launcher.pid, first="import os; os.setuid(65534)")
     assert done.returncode == 2 and "is another user's; run as root" in done.stderr
     assert done.stderr.count("\n") == 1
-    # From Python: at once, and when it is over.
+    # In Python, the first snapshot comes at once, the last when the run is over.
     looks = live_watch.watch(started.program, every=0.1)
     assert next(looks).rows[0]["faults_per_second"] is None
     started.end.touch()
@@ -123,9 +123,9 @@ def test_what_is_piped_is_a_table_or_rows(nearfar: Run, started: Started) -> Non
 
 
 @needs_userfaultfd
-def test_at_a_terminal_it_is_shown_until_it_is_over(nearfar: Run, started: Started) -> None:
+def test_at_a_terminal_a_run_is_shown_until_its_end(nearfar: Run, started: Started) -> None:
     words = [*NEARFAR, "watch", str(started.program)]
-    # Ctrl-C ends who looks, and nothing else.
+    # Ctrl-C ends `watch` alone, not the run.
     with Terminal(words) as shown:
         until(lambda: shown.read().count(b"policy ssp") > 1, "a second look")
         shown.child.send_signal(signal.SIGINT)
@@ -154,7 +154,7 @@ def test_a_launcher_that_is_killed_is_over(started: Started) -> None:
     (["99999999"], "no such process"),
     (["--format", "xml"], "'xml'"),
 ])  # fmt: skip
-def test_what_cannot_be_watched_is_refused_in_a_line(
+def test_wrong_processes_and_options_are_refused_in_one_line(
     words: list[str], says: str, nearfar: Run
 ) -> None:
     done = nearfar("watch", *words)
@@ -163,7 +163,7 @@ def test_what_cannot_be_watched_is_refused_in_a_line(
     assert done.stderr.startswith("nearfar: error: ")
 
 
-def test_what_is_no_run_of_this_version_is_refused() -> None:
+def test_processes_that_are_no_run_of_this_version_are_refused() -> None:
     pid = os.getpid()
     with pytest.raises(NearfarError, match=f"watch {pid}: is neither"):
         live_watch.snapshot(pid)
@@ -173,7 +173,7 @@ def test_what_is_no_run_of_this_version_is_refused() -> None:
             live_watch.snapshot(pid)
 
 
-def test_the_line_says_what_fits() -> None:
+def test_the_progress_line_is_shortened_to_the_width() -> None:
     meter = live._Meter()
     counters = {"promotions": 100, "faults": 4000}
     now = {
@@ -184,7 +184,7 @@ def test_the_line_says_what_fits() -> None:
     }
     whole = "2 s: 1 MiB fast, 1 GiB far, 50 promotions/s, manager 25 % CPU, 2,000 faults/s"
     assert meter.line(now, 200) == whole
-    # Since the last time.
+    # The rate is since the last line.
     later = {**now, "seconds": 3.0, "counters": {"promotions": 107, "faults": 4000}}
     assert meter.line(later, 50) == "3 s: 1 MiB fast, 1 GiB far, 7 promotions/s"
     assert live._Meter().line(now, 3) == "2 s: 1 MiB fast"

@@ -1,4 +1,4 @@
-"""Manners of the command line: help, flags, colours, pipes, completion, manual pages."""
+"""Behaviour of all commands: help, flags, colours, pipes, completion, manual pages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def leaves() -> Iterator[tuple[str, Any]]:
-    """Every command that does something, by its words after ``nearfar``."""
+    """Every command without subcommands, by its words after ``nearfar``."""
 
     def walk(words: list[str], command: Any) -> Iterator[tuple[str, Any]]:
         inner = getattr(command, "commands", None)
@@ -51,7 +51,7 @@ def options(words: str) -> dict[str, Any]:
 
 
 def choices(option: Any) -> list[str]:
-    """What an option may be: its enumeration, or the words of its help."""
+    """Values of an option: its enumeration, else the words of its help."""
     known = getattr(option.type, "choices", None)
     return re.findall(r"[a-z]+", option.help) if known is None else list(known)
 
@@ -65,10 +65,10 @@ def test_help_ends_with_an_example_that_parses(words: str) -> None:
     printed = LEAVES[words].get_help(context)
     example = re.search(r"\n\s*Example: nearfar (.*)\Z", printed, re.S)
     assert example, f"nearfar {words}: no epilog with an example in SETTINGS"
-    outcome = shlex.split(" ".join(example[1].split()))
-    assert outcome[: len(words.split())] == words.split()
+    parts = shlex.split(" ".join(example[1].split()))
+    assert parts[: len(words.split())] == words.split()
     # Typer's own parser: unknown options, missing arguments and bad choices raise.
-    LEAVES[words].make_context(words, outcome[len(words.split()) :])
+    LEAVES[words].make_context(words, parts[len(words.split()) :])
 
 
 @ALL
@@ -110,7 +110,7 @@ def test_help_lists_the_names_to_choose_from(words: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("flag", ["-p", "--pid", "--watch"])
-def test_a_process_is_for_watch(flag: str, nearfar: Run) -> None:
+def test_run_with_a_process_id_names_watch(flag: str, nearfar: Run) -> None:
     done = nearfar("run", flag, "12")
     assert done.returncode == 2
     assert done.stderr == (
@@ -120,7 +120,7 @@ def test_a_process_is_for_watch(flag: str, nearfar: Run) -> None:
 
 
 @ALL
-def test_a_short_option_that_is_none_gets_no_guess(words: str, nearfar: Run) -> None:
+def test_an_unknown_short_option_gets_no_suggestion(words: str, nearfar: Run) -> None:
     done = nearfar(*words.split(), "-p", "12")
     assert done.returncode == 2 and "-p: no such option" in done.stderr
     assert "did you mean" not in done.stderr
@@ -129,22 +129,22 @@ def test_a_short_option_that_is_none_gets_no_guess(words: str, nearfar: Run) -> 
 @pytest.mark.parametrize(
     "words", ["paging --help", "numa alloc --help", "--version", "nearfar pag", "nearfar numa al"]
 )
-def test_only_the_command_that_is_asked_for_is_imported(words: str) -> None:
-    """``nearfar ...``: what completion is asked, where the last word may grow."""
+def test_only_the_named_command_is_imported(words: str) -> None:
+    """Words that begin with ``nearfar`` are given to completion."""
     typed = words.split()
-    asked = {}
+    completion = {}
     if typed[0] == "nearfar":
-        asked = {"_NEARFAR_COMPLETE": "complete_bash", "COMP_WORDS": words}
-        asked["COMP_CWORD"] = str(len(typed) - 1)
+        completion = {"_NEARFAR_COMPLETE": "complete_bash", "COMP_WORDS": words}
+        completion["COMP_CWORD"] = str(len(typed) - 1)
     code = (
         "import atexit, sys\n"
         "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
-        f"sys.argv[1:] = {[] if asked else typed!r}\n"
+        f"sys.argv[1:] = {[] if completion else typed!r}\n"
         "from nearfar.cli import main\n"
         "main()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **asked}, check=True,
+        [sys.executable, "-c", code], env={**os.environ, **completion}, check=True,
         capture_output=True, text=True,
     )  # fmt: skip
     loaded = {name.removeprefix("nearfar.cli.") for name in done.stderr.split()}
@@ -161,7 +161,7 @@ def test_an_unknown_command_gets_the_nearest(nearfar: Run) -> None:
 
 @ALL
 def test_an_unknown_option_gets_the_nearest(words: str, nearfar: Run) -> None:
-    """Also where the words after it are a program with options of its own."""
+    """Also before a program with options of its own."""
     done = nearfar(*words.split(), "--colour", "never", "--", "true", "--colour")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
@@ -170,7 +170,7 @@ def test_an_unknown_option_gets_the_nearest(words: str, nearfar: Run) -> None:
     )
 
 
-def test_what_capture_does_not_do_is_said(nearfar: Run, tmp_path: Path) -> None:
+def test_capture_says_that_it_cannot_attach(nearfar: Run, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text('#!/bin/sh\ntouch "$0.started"\n')
     program.chmod(0o755)
@@ -183,7 +183,7 @@ def test_what_capture_does_not_do_is_said(nearfar: Run, tmp_path: Path) -> None:
     assert "cannot attach to one that runs already (there is no --pid)" in printed
 
 
-def test_help_keeps_what_stands_in_brackets(nearfar: Run) -> None:
+def test_help_keeps_text_in_brackets(nearfar: Run) -> None:
     printed = " ".join(nearfar("numa", "pair", "--help").stdout.split())
     assert "DRAM in front of the node. [default: the machine's]" in printed
 
@@ -238,7 +238,7 @@ def test_examples_run(words: str, inputs: Path, tmp_path: Path, commands: str) -
     shutil.copytree(inputs, tmp_path, dirs_exist_ok=True)
     if Path(made[0] if made else "").suffix == ".trace":
         shutil.rmtree(tmp_path / made[0], ignore_errors=True)
-    # Nobody reads what it prints: whatever it writes meets a broken pipe, and that is no error.
+    # Its output goes to a broken pipe, which is no error.
     code, said = into_closed_pipe(commands, example, tmp_path)
     assert code == 0, said
     assert "Traceback" not in said
@@ -247,7 +247,7 @@ def test_examples_run(words: str, inputs: Path, tmp_path: Path, commands: str) -
 
 
 def into_closed_pipe(at: str, words: list[str], folder: Path) -> tuple[int, str]:
-    """The exit code of a command whose output nobody reads, and what it says of that."""
+    """Exit code and standard error of a command whose standard output is a broken pipe."""
     read, write = os.pipe()
     os.close(read)
     with (
@@ -305,7 +305,7 @@ def test_every_command_has_the_shared_options(words: str) -> None:
 
 
 @ALL
-def test_what_writes_has_out_and_force(words: str) -> None:
+def test_commands_that_write_have_out_and_force(words: str) -> None:
     has = options(words)
     written = [p for p in has.values() if "-o" in p.opts or "--out" in p.opts]
     for parameter in written:
@@ -315,7 +315,7 @@ def test_what_writes_has_out_and_force(words: str) -> None:
 
 
 @ALL
-def test_what_prints_rows_has_formats(words: str) -> None:
+def test_commands_that_print_rows_have_formats(words: str) -> None:
     found = [p for p in options(words).values() if p.opts == ["--format"]]
     if words in DEVIATIONS["format"]:
         assert not any(p.default == "table" for p in found), "no deviation any more"
@@ -415,8 +415,8 @@ def test_progress(inputs: Path, nearfar: Run, commands: str) -> None:
     assert "references\r" not in quiet
 
 
-def test_the_program_that_is_captured_does_not_see_the_choice() -> None:
-    """The manners are this process's own: no variable is set."""
+def test_color_and_progress_set_no_variables() -> None:
+    """A captured program would inherit them."""
     before = dict(os.environ)
     output.choose("color", "never")
     output.choose("progress", "always")
@@ -429,7 +429,7 @@ def test_the_program_that_is_captured_does_not_see_the_choice() -> None:
         output.choose("progress", "auto")
 
 
-def test_a_choice_that_is_none_is_one_line(nearfar: Run) -> None:
+def test_a_wrong_choice_is_one_line(nearfar: Run) -> None:
     done = nearfar("doctor", "--color", "sometimes")
     assert done.returncode == 2
     assert done.stderr.startswith("nearfar: error: ") and done.stderr.count("\n") == 1
@@ -445,19 +445,19 @@ def test_a_choice_that_is_none_is_one_line(nearfar: Run) -> None:
     + [f"info app.trace --format {name}" for name in ("table", "json", "csv")]
     + [f"export app.trace --format {name} -o -" for name in ("csv", "dinero")],
 )
-def test_a_reader_that_went_away_is_no_error(words: str, inputs: Path, commands: str) -> None:
+def test_a_broken_pipe_is_no_error(words: str, inputs: Path, commands: str) -> None:
     code, said = into_closed_pipe(commands, words.split(), inputs)
     assert (code, "Traceback" in said) == (0, False), said
 
 
 # --- completion
 
-#: What is typed, and what must be among, and not among, the words offered.
+#: Typed words, words that must be offered, and words that must not.
 Completion = tuple[str, list[str], list[str]]
 
 
 def _split(registry: tuple[tuple[str, str], ...], typed: str) -> tuple[list[str], list[str]]:
-    """The names that begin so, and the others."""
+    """The names that begin with ``typed``, and the others."""
     known = [name for name, _ in registry]
     found = [name for name in known if name.startswith(typed)]
     return found, [name for name in known if name not in found]
@@ -489,7 +489,7 @@ COMPLETIONS: list[Completion] = [
 
 @pytest.fixture(scope="module")
 def shell_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A home of its own, with `nearfar` in the path."""
+    """Environment variables with a new home, and `nearfar` in the path."""
     home = tmp_path_factory.mktemp("home")
     (home / "bin").mkdir()
     tool = home / "bin" / "nearfar"
@@ -512,8 +512,8 @@ def in_bash(script: str, env: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_completion_installs_for_the_shell_that_asks(shell_env: dict[str, str]) -> None:
-    """The shell is found as the parent process, so it must stay one: `; true`."""
+def test_completion_installs_for_the_parent_shell(shell_env: dict[str, str]) -> None:
+    """`; true` keeps bash from replacing itself by the command: it must stay the parent process."""
     shown = in_bash("nearfar --show-completion; true", shell_env)
     assert "_NEARFAR_COMPLETE=complete_bash" in shown
     installed = in_bash("nearfar --install-completion; true", shell_env)
@@ -538,7 +538,7 @@ def check(answers: list[list[str]], typed_lines: list[Completion]) -> None:
         assert not set(unwanted) & set(words), f"{typed}: {words}"
 
 
-def test_names_that_are_completed_are_of_parameters_that_exist() -> None:
+def test_lists_of_names_are_for_parameters_that_exist() -> None:
     known = {p.name for command in LEAVES.values() for p in command.params}
     for key in _shared.NAMES:
         words, _, name = key.rpartition(" ")

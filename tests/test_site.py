@@ -1,4 +1,4 @@
-"""The pages of the site that are made from the program say all it has; Sphinx is `make docs`."""
+"""Generated pages of the documentation list every key, command, option and module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import reference  # noqa: E402
 
 
 def keys(node: dict[str, Any], defs: dict[str, Any]) -> Iterator[str]:
-    """Keys that a person can write, from the schema, walked in another way than the page does."""
+    """Keys that a person can write, read from the schema without the code that makes the page."""
     text = json.dumps(node)
     for name in re.findall(r'"\$ref": "#/\$defs/(\w+)"', text):
         shape = defs[name]
@@ -28,7 +28,7 @@ def keys(node: dict[str, Any], defs: dict[str, Any]) -> Iterator[str]:
         yield from keys(shape, defs)
 
 
-def test_every_key_of_a_machine_file_is_there() -> None:
+def test_every_key_of_a_machine_file_is_listed() -> None:
     from nearfar import machine
 
     page = reference.machine_file()
@@ -45,7 +45,7 @@ def test_every_key_of_a_machine_file_is_there() -> None:
     assert "see the schema" not in page
 
 
-def test_every_command_and_option_is_there() -> None:
+def test_every_command_and_option_is_listed() -> None:
     from nearfar.cli import _reference
 
     page = _reference.write_markdown()
@@ -53,7 +53,7 @@ def test_every_command_and_option_is_there() -> None:
         assert f"# {found.words}\n" in page
         for name, _ in found.options:
             assert f"| `{name}` |" in page
-    # Cells do not break: every row of a table has as many as its head.
+    # Every row has the two cells of its table's head.
     for line in page.splitlines():
         if line.startswith("| `"):
             assert len(re.findall(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", line))) == 3, line
@@ -69,7 +69,7 @@ def test_every_module_for_users_has_a_page() -> None:
         assert f".. automodule:: {name}\n" in reference.module(name)
 
 
-def test_validation_shows_each_row_and_keeps_what_it_computed(
+def test_validation_shows_each_row_and_caches_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from nearfar import reproduce

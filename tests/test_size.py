@@ -1,4 +1,4 @@
-"""`nearfar size`: one plan, which does not kill the program that it is for."""
+"""`nearfar size`: its limits, under which programs really run; the plan; the command."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def gnugo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def whole(trace: Path, folder: Path) -> Path:
-    """A copy of a trace that says that the whole run was recorded, as older ones do not."""
+    """A copy of a trace, marked as recorded from start to end, which older traces do not say."""
     made = folder / trace.name
     shutil.copytree(trace, made)
     text = json.loads((made / "trace.json").read_text())
@@ -68,7 +68,7 @@ def test_a_limit_is_above_all_that_is_resident(
     locked: int,
     group: tuple[str, Path],  # noqa: F811
 ) -> None:
-    """The program runs and ends in a control group with the limits that are emitted for it."""
+    """The program ends well in a control group with its emitted limits; parameters are MiB."""
     trace = tmp_path / f"{what}.trace"
     capture.capture([program, what], trace, follow_forks=True)
     row = sized(trace, swap="zram")
@@ -95,7 +95,7 @@ def test_a_limit_is_above_all_that_is_resident(
 @needs_qemu
 @pytest.mark.long("a guest under TCG")
 def test_programs_run_under_their_limits_in_version_2(program: Path, tmp_path: Path) -> None:
-    """A guest with swap on zram: each program ends under its limits; what is cold is swapped."""
+    """In a guest with swap on zram, programs end well; cold memory is swapped."""
     fetched("x86_64")
     files = {"work/sizes": program.read_bytes()}
     lines = ["cd /sys/fs/cgroup; echo +memory > cgroup.subtree_control"]
@@ -240,7 +240,7 @@ def test_limits() -> None:
     assert high(60 * MIB, 100 * MIB, 70 * MIB) == 84 * MIB
 
 
-def test_a_page_size_that_costs_more_memory_than_it_saves_time_is_not_advised() -> None:
+def test_a_page_size_that_costs_too_much_memory_is_not_advised() -> None:
     def row(page: int, total: float, resident: int, start: float = 0.0) -> Any:
         return {"page_bytes": page, "total_ns": total + start, "resident_bytes": resident,
                 "cpu_ns": 1.0, "start_ns": start}  # fmt: skip
@@ -255,7 +255,7 @@ def test_a_page_size_that_costs_more_memory_than_it_saves_time_is_not_advised() 
         "4 KiB: 2 MiB pages would save 20 % of the time once memory is filled, but take 2 times "
         "the memory"
     )
-    # Only the start is faster.
+    # Only the start is faster, which counts with `whole`.
     rows = [row(4096, 10, 100, 10), row(65536, 10, 100, 1)]
     assert choose(rows, whole=False, arch="x86-64").chosen["page_bytes"] == 4096
     assert choose(rows, whole=True, arch="x86-64").chosen["page_bytes"] == 65536
@@ -300,7 +300,7 @@ def test_a_command_is_recorded_and_sized(
 @needs_cc
 @needs_qemu
 def test_a_sample_is_recorded_and_sized(nearfar: Run, program: Path, tmp_path: Path) -> None:
-    """Its peak and what it locks are exact."""
+    """The peak is exact, the advised memory an upper bound."""
     trace = tmp_path / "t.trace"
     recording = ["--sample", "40%", "--record", str(trace)]
     done = nearfar("size", *recording, "--swap", "zram", "--", str(program), "cold")
@@ -308,13 +308,13 @@ def test_a_sample_is_recorded_and_sized(nearfar: Run, program: Path, tmp_path: P
     assert json.loads((trace / "trace.json").read_text())["source"]["sample"]["rate"] == 0.4
     assert "an upper bound, from a sample of 40 % of the pages" in " ".join(done.stdout.split())
     capture.capture([program, "cold"], tmp_path / "whole.trace", follow_forks=True)
-    of, row = sized(tmp_path / "whole.trace", swap="zram"), sized(trace, swap="zram")
-    assert row["peak_bytes"] == of["peak_bytes"] - of["bloat_bytes"]
-    assert of["memory_bytes"] - of["bloat_bytes"] <= row["memory_bytes"] <= row["peak_bytes"]
+    exact, row = sized(tmp_path / "whole.trace", swap="zram"), sized(trace, swap="zram")
+    assert row["peak_bytes"] == exact["peak_bytes"] - exact["bloat_bytes"]
+    assert exact["memory_bytes"] - exact["bloat_bytes"] <= row["memory_bytes"] <= row["peak_bytes"]
 
 
 @needs_qemu
-def test_what_the_program_prints_does_not_mix_with_the_answer(
+def test_output_of_the_program_does_not_mix_with_the_result(
     nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -322,7 +322,7 @@ def test_what_the_program_prints_does_not_mix_with_the_answer(
     assert json.loads(done.stdout)["rows"][0]["vm"] == "echo" and "hello\n" in done.stderr
 
 
-def test_a_stored_result_is_enough_to_emit(nearfar: Run, gnugo: Path, tmp_path: Path) -> None:
+def test_emit_needs_only_a_stored_result(nearfar: Run, gnugo: Path, tmp_path: Path) -> None:
     folder = tmp_path / "go.size"
     done = nearfar("size", str(gnugo), "--machine", "nvme", "--swap", "zram", "-o", str(folder))
     assert done.returncode == 0, done.stderr
@@ -370,7 +370,7 @@ def test_bad_options_are_refused_before_recording(
 def test_a_virtual_machine_is_recorded_and_sized(
     nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its kernel, it has more memory than the program alone, and less than the machine."""
+    """Its peak, with the kernel, is above the program's own and below the VM's memory."""
     fetched("x86_64")
     monkeypatch.chdir(tmp_path)
     words = ("--machine", "nvme", "--swap", "none", "--format", "json", "--", "seq", "20000")
@@ -401,7 +401,7 @@ def test_a_host_has_one_swap_file_and_vms_have_the_memory_given(nearfar: Run, gn
 
 
 @pytest.mark.parametrize("kind", ["docker", "kubernetes"])
-def test_containers(kind: str) -> None:
+def test_limits_of_containers(kind: str) -> None:
     import yaml
 
     row = {"vm": "web", "storage": "zram", "memory_bytes": 90 * MIB, "peak_bytes": 200 * MIB,
@@ -418,8 +418,8 @@ def test_containers(kind: str) -> None:
 
 @needs_cc
 @needs_qemu
-def test_code_has_the_rights_of_its_program_header(program: Path, tmp_path: Path) -> None:
-    """QEMU maps it without the right to execute, by which a kernel would take it for data."""
+def test_code_has_the_permissions_of_its_program_header(program: Path, tmp_path: Path) -> None:
+    """QEMU maps code without execute permission, with which it would count as data."""
     import pyarrow.parquet
 
     capture.capture([program, "populate"], tmp_path / "a.trace")

@@ -1,4 +1,4 @@
-"""The ssd study as users meet it: command, Python, errors; exactness is tested in Rust."""
+"""``nearfar ssd``: sums and predictions, command, errors, page; exact values are tested in Rust."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_rows_add_up(result: SsdResult) -> None:
         assert stalls / 1e9 == pytest.approx(row["cpu_stall"], abs=1e-9)
 
 
-def test_sleeping_pays_where_others_can_run(result: SsdResult) -> None:
+def test_sleeping_pays_if_other_threads_can_run(result: SsdResult) -> None:
     for size in (2 << 20, 6 << 20):
         none, every, smart = (row["seconds"] for row in result.rows if row["dram_bytes"] == size)
         assert every < none
@@ -69,12 +69,12 @@ def test_sleeping_pays_where_others_can_run(result: SsdResult) -> None:
 
 
 def test_a_clean_miss_is_predicted_to_take_a_read(tmp_path: Path) -> None:
-    """25 us and a DRAM access, 225 us and two with a dirty victim; nothing between those."""
+    """A read takes 25 us, the program of a dirty victim 200 us, a DRAM access 50 ns."""
     trace = tmp_path / "one.trace"
     generate("uniform", trace, refs=20_000, pages=1000, seed=1, write_ratio=0.1)
     found = ssd(trace, dram=["2M"], epf=["none"], precondition=(0.0, 0.0))
     low = [part for part in found.details[0]["service"] if part["low_ns"] <= 25_050]
-    # A new page in the place of a clean one takes a DRAM access alone.
+    # A first touch with a clean victim takes a DRAM access only.
     assert all(
         part["low_ns"] <= at < part["high_ns"] for part, at in zip(low, (50, 25_050), strict=True)
     )
@@ -82,7 +82,7 @@ def test_a_clean_miss_is_predicted_to_take_a_read(tmp_path: Path) -> None:
     # Pages enter by a first touch (dirty, so programmed when they leave) or by a read.
     clean = row["evictions"] - row["dirty_evictions"]
     assert clean > 1000
-    # Each takes a frame from another page, and is written to it.
+    # Each service evicts a page and writes the new one to its frame.
     assert row["services"] == row["evictions"]
     total = row["flash_reads"] * 25 + row["flash_programs"] * 200.05 + row["evictions"] * 0.05
     assert row["predicted_us_mean"] * row["services"] == pytest.approx(total)
@@ -90,7 +90,7 @@ def test_a_clean_miss_is_predicted_to_take_a_read(tmp_path: Path) -> None:
     assert "must collect" in "".join(warnings(found))
 
 
-def test_the_same_again(server: Path, result: SsdResult) -> None:
+def test_the_result_does_not_depend_on_threads(server: Path, result: SsdResult) -> None:
     again = ssd(server, dram=["2M", 6 << 20], threads=1)
     assert again == result
     assert again.to_json() == result.to_json()
@@ -102,9 +102,9 @@ def test_the_command_prints_what_python_answers(
     words = ("ssd", server, "--dram", "2M,6M")
     shown = nearfar(*words, "--format", "json", "-o", tmp_path / "out")
     assert shown.returncode == 0, shown.stderr
-    answer = json.loads(shown.stdout)
-    assert answer["rows"] == result.rows
-    assert answer["details"] == result.details
+    printed = json.loads(shown.stdout)
+    assert printed["rows"] == result.rows
+    assert printed["details"] == result.details
     assert pyarrow.parquet.read_table(tmp_path / "out" / "result.parquet").to_pylist() == (
         result.rows
     )
@@ -203,7 +203,7 @@ def test_the_machine_of_paper_002() -> None:
 PIGZ = DATA / "captures" / "pigz-45-pages.trace"
 
 
-def test_page_cache_copies_that_may_sleep_are_what_pigz_gains_from() -> None:
+def test_pigz_gains_only_if_page_cache_copies_may_sleep() -> None:
     def gain(atomic: str) -> float:
         found = ssd(PIGZ, dram=["40M"], epf=["none", "all"], atomic=atomic, first_touch="stored")
         none, every = (float(row["seconds"]) for row in found.rows)
@@ -218,11 +218,11 @@ def test_options_are_kept_with_the_result(nearfar: Run, server: Path, tmp_path: 
     words += ("--l2p", "device", "--disk", "hdd", "--file-data", "clean", "--bus", "held")
     shown = nearfar("ssd", server, *words, "--format", "json", "-o", tmp_path / "out")
     assert shown.returncode == 0, shown.stderr
-    answer = json.loads(shown.stdout)
-    assert answer["run"]["options"]["l2p"] == "device"
-    (row,) = answer["rows"]
+    printed = json.loads(shown.stdout)
+    assert printed["run"]["options"]["l2p"] == "device"
+    (row,) = printed["rows"]
     assert row["slept"] == 0 < row["passed_to_kernel"]
-    repeated = nearfar(*answer["run"]["command"].split()[1:], "--format", "json")
+    repeated = nearfar(*printed["run"]["command"].split()[1:], "--format", "json")
     assert json.loads(repeated.stdout)["rows"] == [row]
 
 

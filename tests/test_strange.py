@@ -1,5 +1,5 @@
-"""Strange surroundings: pipes and devices for files, closed or full streams, names that are no
-text, no memory, no descriptors, tiny terminals. One line, the right exit code, and nothing left."""
+"""Strange environments: pipes and devices as files, closed or full streams, names that are not
+UTF-8, no memory, no descriptors, tiny terminals. Errors are one line and leave no files."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def one_line(done: subprocess.CompletedProcess[str], *codes: int) -> None:
     assert len(lines) == 1 and lines[0].startswith("nearfar: error: "), done.stderr
 
 
-# --- files that are none
+# --- pipes and devices as files
 
 
 @pytest.fixture
 def place(tmp_path: Path, mixed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder: a trace and a run of it."""
+    """The working folder, with a trace."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(mixed, tmp_path / "in.trace")
     return tmp_path
 
 
-#: Commands, and the file that is no file.
+#: Commands, and the input that becomes a pipe or device.
 NO_FILES = {
     "info in.trace": "in.trace/trace.json",
     "paging in.trace": "in.trace/part-00000.parquet",
@@ -61,7 +61,7 @@ NO_FILES = {
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 @pytest.mark.parametrize("words", NO_FILES)
-def test_pipes_and_devices_are_no_files(place: Path, nearfar: Run, words: str, kind: str) -> None:
+def test_inputs_must_be_regular_files(place: Path, nearfar: Run, words: str, kind: str) -> None:
     (place / "whole.toml").write_text('study = "paging"\n[grid]\ntrace = ["in.trace"]\n')
     (place / "run").mkdir()
     (place / "run" / "run.json").write_text("{}")
@@ -79,7 +79,7 @@ def test_pipes_and_devices_are_no_files(place: Path, nearfar: Run, words: str, k
     assert not (place / "out").exists()
 
 
-def test_an_import_from_a_pipe_goes_on_working(place: Path) -> None:
+def test_import_reads_standard_input_from_a_pipe(place: Path) -> None:
     lines = "".join(f"0 {at:x}\n" for at in range(0, 1 << 20, 16))
     for source in ("-", "/dev/stdin", "/dev/fd/0", "<(cat)"):
         done = subprocess.run(
@@ -93,7 +93,7 @@ def test_an_import_from_a_pipe_goes_on_working(place: Path) -> None:
 
 
 def limit(what: str, most: str) -> str:
-    """What limits a command before it runs; ``most`` may use ``used``, the address space in use."""
+    """Code that sets a limit; ``most`` may use ``used``, the bytes of address space in use."""
     return (
         "import resource, pathlib\n"
         "used = int(pathlib.Path('/proc/self/statm').read_text().split()[0]) << 12\n"
@@ -102,7 +102,7 @@ def limit(what: str, most: str) -> str:
 
 
 def test_too_many_open_files_is_no_damage(place: Path, nearfar: Run) -> None:
-    """Whatever it is that cannot be opened, nothing is called damaged."""
+    """Whichever file cannot be opened, the error is of `ulimit`, not of a damaged file."""
     codes = []
     for most in range(3, 40):
         done = nearfar("paging", "in.trace", "--memory", "50%", "-o", "out",
@@ -112,7 +112,7 @@ def test_too_many_open_files_is_no_damage(place: Path, nearfar: Run) -> None:
             break
         one_line(done)
         assert "`ulimit -n`" in done.stderr, done.stderr
-        # To remove a folder, too, takes a descriptor; the next run does.
+        # A temporary folder may be left, as removing it takes a descriptor; the next run does.
         assert not (place / "out").exists()
     assert len(codes) > 1 and codes[-1] == 0
     assert sorted(file.name for file in place.iterdir()) == ["in.trace", "out"]
@@ -124,7 +124,7 @@ def test_a_start_without_descriptors_is_one_line() -> None:
             [*PROGRAM, "--version"], capture_output=True, text=True, timeout=HANG, check=False,
             preexec_fn=lambda most=most: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)),
         )  # fmt: skip
-        # Where Python itself cannot start, or find us, it says so.
+        # If Python itself cannot start or find nearfar, its own message is right.
         if done.returncode and not re.search(
             "Fatal Python|loading shared libraries|specification for", done.stderr
         ):
@@ -132,7 +132,7 @@ def test_a_start_without_descriptors_is_one_line() -> None:
 
 
 def bomb(trace: Path, pages: str, count: int = 12_000_000) -> None:
-    """Make the part of a trace one small file of many equal records."""
+    """Replace the part of a trace by a small file of many equal records, in pages of this size."""
     import json
 
     import numpy
@@ -175,8 +175,8 @@ def bombs(tmp_path_factory: pytest.TempPathFactory, mixed: Path) -> Path:
     return folder
 
 
-def test_what_unpacks_to_gigabytes_takes_little_memory(bombs: Path) -> None:
-    """12 million records, 288 MB: read a page at a time, or refused where one page has it all."""
+def test_a_decompression_bomb_takes_little_memory(bombs: Path) -> None:
+    """12 million records, 288 MB: read page by page, or refused if one page holds all."""
     words = ("-c", "from nearfar.cli import main; main()")
     code = (
         "import resource, subprocess, sys\n"
@@ -201,7 +201,7 @@ def test_what_unpacks_to_gigabytes_takes_little_memory(bombs: Path) -> None:
 
 @pytest.mark.parametrize("words", ["tiering --policy tpp --scale 1/1 -o out", "info in.trace"])
 def test_without_memory_there_is_one_line(place: Path, words: str) -> None:
-    """In an address space where the engine cannot be loaded, and ones where it is short of some."""
+    """Address spaces in which the engine cannot be loaded, or cannot allocate enough."""
     for mebibytes in (28, 34, 40):
         most = mebibytes << 20
         done = subprocess.run(
@@ -217,7 +217,7 @@ def test_without_memory_there_is_one_line(place: Path, words: str) -> None:
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:
-    """A line of a shell in which ``nearfar`` is a command: Python starts with these streams."""
+    """Run a shell's line with ``nearfar`` as a command, so that Python starts with its streams."""
     text = f'nearfar() {{ {shlex.join(PROGRAM)} "$@"; }}; {line}'
     return subprocess.run(
         ["bash", "-c", text], capture_output=True, text=True, timeout=HANG, check=False
@@ -228,7 +228,7 @@ CLOSED = "import os; os.close({})\n"
 FULL = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), {})\n"
 
 
-#: Commands that print, by how they are called.
+#: Commands that print, by name of the test.
 PRINTS = {
     "help": "--help",
     "version": "--version",
@@ -259,21 +259,21 @@ def test_an_answer_that_cannot_be_written_is_an_error(
         done = nearfar(*given, first=first.format(1))
         one_line(done)
         assert why in done.stderr and "standard output" in done.stderr
-    # Nobody is there to be told what is not the answer.
+    # Notes on standard error may be lost without an error.
     for first in (FULL.format(2), CLOSED.format(0) + CLOSED.format(2)):
         done = nearfar(*given, first=first)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout
 
 
-def test_errors_that_nobody_hears_keep_their_exit_code(place: Path, nearfar: Run) -> None:
+def test_errors_without_standard_error_keep_their_exit_code(place: Path, nearfar: Run) -> None:
     for first in (CLOSED.format(2), FULL.format(2), CLOSED.format(1) + CLOSED.format(2)):
         for words in ("info nowhere", "doctor --require nothing", "no-such", "info --no-such"):
             assert nearfar(*words.split(), first=first).returncode == 2
 
 
 def test_streams_that_are_closed_from_the_start(place: Path) -> None:
-    """And a file never becomes a stream: what is opened first would get their numbers."""
+    """No output file may get the number of a closed stream, or messages would go into the file."""
     for where, code in ((">&-", 2), (">/dev/full", 2), ("2>&-", 0), ("2>&- <&-", 0)):
         assert shell(f"nearfar info in.trace --no-reuse {where}").returncode == code, where
     done = shell("nearfar generate uniform --refs 99 --pages 9 -o out --progress always "
@@ -285,7 +285,7 @@ def test_streams_that_are_closed_from_the_start(place: Path) -> None:
 # --- names
 
 
-def test_names_that_are_no_text(place: Path, nearfar: Run) -> None:
+def test_file_names_that_are_not_utf8(place: Path, nearfar: Run) -> None:
     """Every command takes and makes files whose names are any bytes but 0."""
     name = os.fsdecode(b"caf\xe9")
     (place / "in.trace").rename(place / f"{name}.trace")

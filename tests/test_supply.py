@@ -1,4 +1,4 @@
-"""What nearfar is built from is locked and within the bounds that are stated."""
+"""Dependencies: builds use the lock files, and locked versions are within the stated bounds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-#: Those that have a major version every quarter, or number their versions by the year.
+#: Packages with a major version every quarter, or versions numbered by the year.
 UNBOUNDED = {"pyarrow", "distributed", "furo"}
 
 
-def test_cargo_builds_what_is_locked() -> None:
+def test_every_call_of_cargo_is_locked() -> None:
     builds = re.compile(r"\b(?:cargo (?:build|clippy|test|run|install|deny|metadata|tree|bench)"
                         r"|maturin (?:build|develop))\b")  # fmt: skip
     files = [
@@ -36,7 +36,7 @@ def test_cargo_builds_what_is_locked() -> None:
 
 
 def test_a_wheel_is_compiled_with_flags_that_the_compiler_knows(tmp_path: Path) -> None:
-    """Of what `make wheel` sets for C: it takes minutes, so nobody here runs it."""
+    """Only the CFLAGS of `make wheel` are tested, as a wheel takes minutes."""
     made = subprocess.run(
         ["make", "--dry-run", "--print-data-base", "wheel"],
         cwd=ROOT,
@@ -52,7 +52,7 @@ def test_a_wheel_is_compiled_with_flags_that_the_compiler_knows(tmp_path: Path) 
 
 
 def locked(name: str) -> dict[str, str]:
-    """Versions of a lock; each package has hashes, and nothing says where it comes from."""
+    """Versions in a lock file; checks that each package has a hash, and no index is named."""
     text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
     assert "://" not in text and "--index" not in text and "--find-links" not in text
     versions = {}
@@ -67,8 +67,8 @@ def locked(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("extra", ["dev", "docs"])
-def test_the_lock_is_in_step(extra: str) -> None:
-    """`make lock` again after a change of pyproject.toml."""
+def test_locked_versions_meet_pyproject(extra: str) -> None:
+    """After a change of pyproject.toml, run `make lock`."""
     versions = locked(extra)
     for line in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extra]]:
         wanted = Requirement(line)

@@ -1,4 +1,4 @@
-"""``nearfar sweep``: its file, its cells, its folder; test_sweep_killed.py kills it."""
+"""``nearfar sweep``: its file, cells and folder; test_sweep_killed.py interrupts it."""
 
 from __future__ import annotations
 
@@ -103,12 +103,13 @@ def test_values_are_checked_against_the_annotation(name: str, value: Any, good: 
 # --- cells
 
 
-def test_a_sweep_is_the_study_cell_by_cell(folder: Path) -> None:
+def test_a_cell_has_the_rows_of_the_study(folder: Path) -> None:
     from nearfar.paging import paging
 
     found = sweep(folder / "study.toml", folder / "out", workers=2)
     assert [cell["status"] for cell in found.cells] == ["done"] * 6
     assert found.ran == 6
+    # 2 memory sizes, 2 page sizes and 2 storages in each cell.
     rows = found.to_polars()
     assert rows.height == 6 * 2 * 2 * 2
     direct = paging(
@@ -163,21 +164,21 @@ def test_same_input_same_bytes(folder: Path) -> None:
     assert bytes_of(folder / "a") == bytes_of(folder / "b")
 
 
-def test_a_key_depends_on_all_that_matters(folder: Path) -> None:
+def test_a_cells_key_depends_on_contents_of_trace_and_machine(folder: Path) -> None:
     def keys() -> list[str]:
         return [cell.key for cell in read(folder / "study.toml").cells()]
 
     first = keys()
     assert len(set(first)) == 6
     assert keys() == first
-    # The trace, where its contents change.
+    # A changed trace changes the keys of its cells.
     part = folder / "gzip.trace" / "part-00000.parquet"
     changed = bytearray(part.read_bytes())
     changed[-20] ^= 1
     part.write_bytes(changed)
     second = keys()
     assert [a == b for a, b in zip(first, second, strict=True)] == [False] * 3 + [True] * 3
-    # The machine, where its file changes.
+    # A changed machine file changes all keys.
     machine = folder / "optane-ssd.toml"
     text = (DATA.parent.parent / "machines" / "optane-ssd.toml").read_text(encoding="utf-8")
     machine.write_text(text, encoding="utf-8")
@@ -201,7 +202,7 @@ def test_known_hashes_are_used_only_for_unchanged_files(folder: Path) -> None:
     assert [cell.key for cell in read(folder / "study.toml").cells(known)] != first
 
 
-def test_a_policy_in_python_is_part_of_the_key(tmp_path: Path) -> None:
+def test_a_cells_key_depends_on_the_source_of_a_python_policy(tmp_path: Path) -> None:
     policy = tmp_path / "mine.py"
 
     def key(text: str) -> str:
@@ -236,7 +237,7 @@ def test_a_cell_that_fails_leaves_the_others(folder: Path, nearfar: Run) -> None
 
 
 def test_every_study_sweeps(folder: Path) -> None:
-    """One schema over cells whose values are all there, partly there and missing."""
+    """Parts have one schema, even if values are missing in some or all rows."""
     files: list[dict[str, Any]] = [
         {"study": "advise", "grid": {"traces": [str(folder / "gzip.trace")]},
          "options": {"page_sizes": "4K,16K,64K", "storage": ["optane-ssd"]}},
@@ -255,7 +256,7 @@ def test_every_study_sweeps(folder: Path) -> None:
         {"study": "numa-pair", "grid": {"second": ["48G"]}, "options": {"first": "48G"}},
         {"study": "numa-plan", "grid": {"capacity": ["80G", "120G"]}},
     ]  # fmt: skip
-    # Programs that run: tests/test_run.py, tests/test_watch.py.
+    # For `run` and `watch`: tests/test_run.py, tests/test_watch.py.
     assert {file["study"] for file in files} | {"paging", "run", "watch"} == set(studies.STUDIES)
     for file in files:
         found = sweep(file, folder / file["study"], workers=1)
@@ -281,6 +282,7 @@ def test_dry_run_counts_and_writes_nothing(folder: Path, nearfar: Run) -> None:
         json.loads((folder / name / "trace.json").read_text())["records"]
         for name in ("gzip.trace", "sqlite.trace")
     )
+    # 3 cells per trace, 5 million references/s, 2 workers.
     assert first.seconds == pytest.approx(3 * records / 5e6 / 2)
     assert not out.exists()
     sweep(folder / "study.toml", out, workers=2)
@@ -300,12 +302,12 @@ def test_a_folder_of_something_else_is_left_alone(folder: Path) -> None:
         load(folder)
 
 
-def test_counts_are_in_range(folder: Path) -> None:
-    for ask, expected in (
+def test_workers_and_threads_must_be_in_range(folder: Path) -> None:
+    for options, expected in (
         ({"workers": 4097}, "--workers: 4097 .* 4096"),
         ({"threads": -1}, "--threads"),
     ):
         for function in (sweep, estimate):
             with pytest.raises(NearfarError, match=expected):
-                function(folder / "study.toml", folder / "counted", **ask)
+                function(folder / "study.toml", folder / "counted", **options)
     assert not (folder / "counted").exists()

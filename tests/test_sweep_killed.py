@@ -1,4 +1,4 @@
-"""``nearfar sweep``, killed in every way: nothing that is finished is lost, here and on Dask."""
+"""``nearfar sweep``, killed or interrupted, here and on Dask: no finished cell is lost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def finished(out: Path) -> list[str]:
 
 
 def whole(out: Path) -> None:
-    """Every cell that says it is finished is; no part is half there."""
+    """Check that every finished cell and every part of the dataset is complete."""
     for key in finished(out):
         outcome = read_outcome(key, out)
         assert outcome is not None
@@ -62,7 +62,7 @@ def whole(out: Path) -> None:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The dataset of the slow sweep where nobody disturbs it."""
+    """The dataset of the undisturbed slow sweep."""
     base = tmp_path_factory.mktemp("undisturbed")
     shutil.copytree(DATA / "captures" / "gzip.trace", base / "gzip.trace")
     (base / "slow.toml").write_text(SLOW, encoding="utf-8")
@@ -77,7 +77,7 @@ def test_killing_the_sweep_loses_no_finished_cell(held: Path, expected: dict[str
     workers = children(running.pid)
     assert len(workers) == 2
     running.kill()
-    # Its workers end by themselves, after the cells that they are at; till then the pipes are open.
+    # Its workers finish their cells and exit, which closes the pipes.
     (held / "go").touch()
     running.communicate(timeout=HANG)
     until(lambda: not any(Path(f"/proc/{w}").exists() for w in workers), "end of the workers")
@@ -107,7 +107,7 @@ def test_a_killed_worker_costs_one_try(held: Path, expected: dict[str, bytes]) -
 def test_a_cell_that_kills_its_workers_fails_alone(
     slow: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for a cell that runs out of memory: its process is gone each time."""
+    """As if a cell ran out of memory, its process is killed at each try."""
     (slow / "sitecustomize.py").write_text(
         "import functools, os, nearfar.ssd as s\n"
         "run = s.ssd\n"
@@ -125,7 +125,7 @@ def test_a_cell_that_kills_its_workers_fails_alone(
     assert [c["status"] for c in result.cells].count("done") == 7
 
 
-def test_ctrl_c_keeps_what_is_finished(held: Path) -> None:
+def test_ctrl_c_keeps_finished_cells(held: Path) -> None:
     out = held / "out"
     running = start("sweep", held / "slow.toml", "-o", out, "--workers", 2)
     until(lambda: finished(out), "a cell")
@@ -140,7 +140,7 @@ def test_ctrl_c_keeps_what_is_finished(held: Path) -> None:
     whole(out)
 
 
-def test_two_sweeps_at_once_do_not_meet(held: Path, nearfar: Run) -> None:
+def test_a_second_sweep_of_the_same_folder_is_refused(held: Path, nearfar: Run) -> None:
     out = held / "out"
     first = start("sweep", held / "slow.toml", "-o", out, "--workers", 1)
     until(lambda: finished(out), "a cell")
@@ -154,8 +154,8 @@ def test_two_sweeps_at_once_do_not_meet(held: Path, nearfar: Run) -> None:
 
 
 @pytest.mark.long("one more kill of a sweep")
-def test_killed_again_and_again(slow: Path, expected: dict[str, bytes]) -> None:
-    """At moments spread over its whole life, start-up and bookkeeping included."""
+def test_a_sweep_killed_repeatedly_can_be_completed(slow: Path, expected: dict[str, bytes]) -> None:
+    """At times from start-up to the writing of the dataset."""
     out = slow / "out"
     for step in range(6):
         running = start("sweep", slow / "slow.toml", "-o", out, "--workers", 2)
@@ -193,7 +193,7 @@ def test_a_full_disk_is_one_line(slow: Path, nearfar: Run) -> None:
 # --- Dask
 
 
-def test_a_dask_cluster_whose_worker_is_killed(held: Path, expected: dict[str, bytes]) -> None:
+def test_a_killed_dask_worker_loses_no_cell(held: Path, expected: dict[str, bytes]) -> None:
     out = held / "out"
     with cluster(held) as (file, _, workers):
         both_there(file)
@@ -210,7 +210,7 @@ def test_a_dask_cluster_whose_worker_is_killed(held: Path, expected: dict[str, b
 
 
 @pytest.mark.long("one more kill of a sweep")
-def test_a_dask_scheduler_that_is_killed(held: Path, expected: dict[str, bytes]) -> None:
+def test_a_killed_dask_scheduler_ends_the_sweep(held: Path, expected: dict[str, bytes]) -> None:
     out = held / "out"
     with cluster(held) as (file, scheduler, _):
         both_there(file)
@@ -231,7 +231,7 @@ def test_a_dask_scheduler_that_is_killed(held: Path, expected: dict[str, bytes])
 
 
 @pytest.mark.long("one more kill of a sweep")
-def test_a_dask_sweep_that_is_killed(held: Path, expected: dict[str, bytes]) -> None:
+def test_a_killed_dask_sweep_can_be_continued(held: Path, expected: dict[str, bytes]) -> None:
     out = held / "out"
     with cluster(held) as (file, _, _):
         both_there(file)
@@ -245,7 +245,7 @@ def test_a_dask_sweep_that_is_killed(held: Path, expected: dict[str, bytes]) -> 
         assert bytes_of(out) == expected
 
 
-def test_no_scheduler_is_one_line(slow: Path, nearfar: Run) -> None:
+def test_a_missing_scheduler_is_one_line(slow: Path, nearfar: Run) -> None:
     done = nearfar("sweep", slow / "slow.toml", "-o", slow / "out", "--dask", "tcp://127.0.0.1:1")
     assert done.returncode == 3
     assert len(done.stderr.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Functions and lines behind misses: programs compiled here, of which the answer is known."""
+"""``nearfar explain``: functions, lines and regions of misses of a program with known answers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from nearfar.errors import NearfarError
 from nearfar.explain import ExplainResult, explain
 from nearfar.paging import paging
 
-#: ``scatter`` reads 12,000 pages at random, ``fill`` wrote them; ``made_here`` is compiled as it
-#: runs: it returns what its argument points to.
+#: ``fill`` writes 12,000 pages, ``scatter`` reads them at random; ``made_here``, generated at run
+#: time, reads the byte that its argument points to.
 PROGRAM = r"""
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,7 +70,7 @@ def captured(folder: Path, program: Path, *options: str) -> Path:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory, build: Callable[..., Path]) -> Path:
-    """Of its own folder: tests replace it."""
+    """A copy in a folder of its own, as tests replace it."""
     own = tmp_path_factory.mktemp("program") / "known"
     shutil.copy2(build(PROGRAM, "-g", "-Wl,--build-id"), own)
     return own
@@ -82,8 +82,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory, program: Path) -> Path:
 
 
 def made(trace: Path, folder: Path, **options: Any) -> Path:
-    asked = {"page_sizes": "4K,2M", "memory": "100%", "machine": "zen4-vm", "view": "machine"}
-    paging(trace, **{**asked, **options}).write(folder)
+    usual = {"page_sizes": "4K,2M", "memory": "100%", "machine": "zen4-vm", "view": "machine"}
+    paging(trace, **{**usual, **options}).write(folder)
     return folder
 
 
@@ -147,7 +147,7 @@ def test_a_program_that_has_changed_gives_no_wrong_names(
         assert not {"fill", "other_name", "scatter"} & set(named)
         (note,) = [note for note in found.notes if str(program) in note]
         assert "not the build id of the capture" in note
-        # The file of then still has the names, wherever it is.
+        # A copy of the original file still has the names.
         again = explain(run, page="4K", symbols=str(tmp_path))
         assert by_name(again, "faults")["fill"] >= 12_000
         program.unlink()
@@ -165,7 +165,7 @@ def test_a_stripped_program_takes_its_debug_file(program: Path, run: Path, tmp_p
         subprocess.run(["objcopy", "--only-keep-debug", program, debug], check=True)
         subprocess.run(["strip", program], check=True)
         stripped = explain(run, page="4K")
-        # The unwinding tables still say where functions begin: all of `fill` is one.
+        # Unwinding tables still say where functions begin, so that `fill` is one function.
         functions = by_name(stripped, "faults")
         (most,) = [name for name, faults in functions.items() if faults >= 12_000]
         assert most.startswith("0x")
@@ -195,7 +195,7 @@ def test_build_ids_are_those_of_the_files(trace: Path, program: Path) -> None:
     assert any("ld-linux" in name for name in ids)
 
 
-def test_symbols_that_are_not_there_are_refused(run: Path, tmp_path: Path) -> None:
+def test_a_missing_path_of_symbols_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(NearfarError, match="--symbols: .*none: no such file or folder"):
         explain(run, symbols=str(tmp_path / "none"))
 
@@ -209,7 +209,7 @@ def test_the_region_that_gains_is_the_one_that_misses(run: Path, trace: Path) ->
     assert len(advised) == 1
     (table,) = advised
     assert table["name"].startswith("(anonymous)")
-    # 12,000 pages that are all touched: no more memory than the edges of large pages.
+    # All 12,000 pages are touched, so that 2 MiB pages add memory at both ends only.
     assert 12_000 * 4096 <= table["resident_bytes"] <= 12_000 * 4096 + (4 << 20)
     assert table["added_bytes"] >= 0
     assert table["saved_ns"] > 0
@@ -217,8 +217,8 @@ def test_the_region_that_gains_is_the_one_that_misses(run: Path, trace: Path) ->
         small = next(o for o in found.sizes if o["name"] == one["name"] and o["page_bytes"] == 4096)
         assert one["saved_ns"] == pytest.approx(small["ns"] - one["ns"])
         assert one["added_bytes"] == one["resident_bytes"] - small["resident_bytes"]
-    # All that regions save is what the terms save but for caches and memory; the terms are per
-    # reference as larger pages count them.
+    # Regions save what all terms but caches and memory save, nearly: the terms are per reference,
+    # whose number depends on the page size.
     whole = sum(one["saved_ns"] for one in found.sizes if one["page_bytes"] == 2 << 20)
     terms = {term["term"]: term["saved_ns"] for term in explain(run, page="2M").terms}
     assert whole == pytest.approx(
@@ -235,7 +235,7 @@ def test_by_region_takes_a_run_of_the_machine_view(trace: Path, tmp_path: Path) 
         explain(run, by_region=True)
 
 
-# --- shown
+# --- terminal and page
 
 
 def test_the_terminal_names_functions(run: Path, nearfar: Run) -> None:

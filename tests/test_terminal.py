@@ -1,4 +1,4 @@
-"""Terminals of 80 columns: nothing is cut, no number is split, and what is left out is named."""
+"""Output on 80 columns: text is not cut, numbers not split, omitted columns named; progress."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nearfar.report.fitted import DETAIL, KEY, Prose, Table
 
 WIDTH = 80
 
-#: Command lines that print something for people, in a folder with the files of :func:`folder`.
+#: Command lines to run in the folder that :func:`folder` makes; each prints text for people.
 PRINTED = """
 advise app.trace --machine optane-ssd
 advise app.trace --machine all --sizes 4 --evaluate
@@ -57,8 +57,8 @@ workload list
 workload show redis
 """.strip().splitlines()
 
-#: Commands of which nothing is tried here, and why.
-ELSEWHERE = {
+#: Commands that are not run here, and why.
+NOT_RUN = {
     "apply": "what it prints depends on the kernel; tests/test_apply.py",
     "run": "what it prints depends on the program and the clock; tests/test_run.py",
     "capture": "a summary on standard error; tests/test_capture.py",
@@ -90,12 +90,12 @@ def commands() -> set[str]:
     return set(root.commands)  # type: ignore[attr-defined]
 
 
-def test_every_command_is_tried() -> None:
-    assert {line.split()[0] for line in PRINTED} | set(ELSEWHERE) == commands()
+def test_every_command_is_run_or_excused() -> None:
+    assert {line.split()[0] for line in PRINTED} | set(NOT_RUN) == commands()
 
 
 @pytest.mark.parametrize("line", PRINTED)
-def test_nothing_is_cut(
+def test_output_is_not_cut(
     line: str, folder: Path, nearfar: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(WIDTH))
@@ -106,7 +106,7 @@ def test_nothing_is_cut(
     assert lines
     for one in lines:
         assert len(one) <= WIDTH, one
-        # What Rich cuts ends so; `~` is what `show` makes of it for a file.
+        # Rich ends cut text with an ellipsis, which becomes `~` where output goes to a file.
         assert "…" not in one and not re.search(r"\w~(\s|$)", one), one
 
 
@@ -135,7 +135,7 @@ def _printed(width: int) -> list[str]:
     return tables.text(_table(), width, elsewhere="elsewhere").splitlines()
 
 
-def test_columns_go_by_importance_then_from_the_right() -> None:
+def test_narrow_tables_omit_columns_by_importance_then_from_the_right() -> None:
     heads = {width: _printed(width)[2].split() for width in (80, 50, 42, 24)}
     assert heads == {
         80: ["name", "count", "more", "share"],
@@ -147,11 +147,11 @@ def test_columns_go_by_importance_then_from_the_right() -> None:
     assert _printed(50)[-1] == "columns left out at this width: more;" or (
         " ".join(_printed(50)).endswith("columns left out at this width: more; elsewhere")
     )
-    # Words fold, and what remains is whole.
+    # Lines break between words only.
     assert {"a", "name", "of", "several", "words"} <= set(" ".join(_printed(24)).split())
 
 
-def test_files_lose_their_folders_where_room_is_short() -> None:
+def test_narrow_tables_shorten_paths_to_file_names() -> None:
     names = ["page cache: /usr/lib/x86_64-linux-gnu/libc.so.6", "(anonymous) 0x4002a21000"]
     table = tables.listing("title", ["time", "share", "region"],
                            [["1.5 ns", "10 %", name] for name in names], paths=True)  # fmt: skip
@@ -175,7 +175,7 @@ def test_numbers_stay_on_one_line(width: int) -> None:
     assert " ".join(" ".join(lines).split()).startswith(sentence)
 
 
-def test_styles_of_a_text_stay() -> None:
+def test_prose_keeps_the_styles_of_a_text() -> None:
     text = Text.assemble(("bold", "bold"), " and 1 234 not")
     assert Prose.of(text).spans == text.spans and Prose.of(text).plain == text.plain
 
@@ -190,7 +190,7 @@ def test_progress_has_a_total_and_an_estimate() -> None:
     half = "paging x: 20 of 40 M references, 50 %, about 10 s left"
     assert shown.line(20_000_000, began + 10) == half
     assert shown.line(40_000_000, began + 20) == "paging x: 40 of 40 M references, 100 %"
-    # Counted on, or from the beginning: the next pass.
+    # A count beyond the total begins the next pass, and so does a smaller count.
     assert shown.line(50_000_000, began + 25) == "paging x: 10 of 40 M references, pass 2, 25 %"
     assert shown.line(60_000_000, began + 30).endswith("pass 2, 50 %, about 5 s left")
     assert shown.line(1_000_000, began + 31).endswith("1 of 40 M references, pass 3, 2 %")
@@ -199,12 +199,12 @@ def test_progress_has_a_total_and_an_estimate() -> None:
     assert timed.line(15, timed.began + 15) == "watch x: 15 of 60 s, 25 %, about 45 s left"
 
 
-def test_a_time_that_is_waited_is_short() -> None:
+def test_waiting_times_are_rounded_to_one_unit() -> None:
     shown = [units.wait(seconds) for seconds in (0.2, 40, 119, 120, 7199, 7200, 200_000)]
     assert shown == ["1 s", "40 s", "119 s", "2 min", "120 min", "2 h", "2 days"]
 
 
-def test_what_a_study_reads_is_known_before(folder: Path, tmp_path: Path) -> None:
+def test_a_study_knows_its_records_in_advance(folder: Path, tmp_path: Path) -> None:
     whole = json.loads((folder / "app.trace" / "trace.json").read_text())["records"]
     assert records(folder / "app.trace", {}) == whole == records(folder / "app.trace")
     assert records(folder / "app.trace", {"filter": "none"}, 4) == 4 * whole
@@ -213,7 +213,7 @@ def test_what_a_study_reads_is_known_before(folder: Path, tmp_path: Path) -> Non
     assert records_of_run(folder / "absent.run") is None
 
 
-def test_the_estimate_is_shown(nearfar: Run) -> None:
+def test_commands_report_progress(nearfar: Run) -> None:
     for words in (["info"], ["paging", "--machine", "optane-ssd"]):
         command, *more = words
         trace = DATA / "captures" / "gnugo.trace"
@@ -221,7 +221,7 @@ def test_the_estimate_is_shown(nearfar: Run) -> None:
         assert re.search(r": \d+ of 1 M references(, pass \d)?, \d+ %", done.stderr), done.stderr
 
 
-def test_counts_are_totals_and_times_are_not() -> None:
+def test_only_integers_are_totals_of_progress() -> None:
     assert [as_count(count) for count in (1000, "1000", "10s", "1e6", None)] == [
         1000, 1000, None, None, None,
     ]  # fmt: skip

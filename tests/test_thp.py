@@ -1,4 +1,4 @@
-"""Settings for huge pages: a program with a known answer, the command, and its result."""
+"""``nearfar thp``: settings for huge pages, on programs with known answers; command and result."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from nearfar.trace import open as open_trace
 
 MEMCACHED = DATA / "captures" / "memcached.trace"
 MIB = 1 << 20
-#: Four areas of 16 MiB. One page in each 2 MiB of three of them: of the first without advice, the
-#: second with, the third against. Of the fourth, all but one page in each 2 MiB; it may have huge
-#: pages only when it has small ones already.
+#: Four areas of 16 MiB: the second has MADV_HUGEPAGE, the third and fourth MADV_NOHUGEPAGE. In each
+#: 2 MiB, the first three touch one page, the fourth all but one; then it gets MADV_HUGEPAGE.
 PROGRAM = """
 #include <string.h>
 #include <sys/mman.h>
@@ -49,7 +48,7 @@ int main(void)
 }
 """
 
-#: Fills 8 MiB, which may have huge pages then, sleeps for a second, and fills 16 MiB.
+#: Fills 8 MiB with small pages, allows huge ones there, sleeps for a second, and fills 16 MiB.
 SLEEPER = """
 #include <string.h>
 #include <sys/mman.h>
@@ -72,8 +71,8 @@ int main(void)
 }
 """
 
-#: One page in each 2 MiB of 16 MiB, of which half is advised. With an argument, huge pages are
-#: first switched off with these flags of prctl, and the program is started again.
+#: Touches one page in each 2 MiB of 16 MiB, half of it with MADV_HUGEPAGE. With an argument, flags
+#: of PR_SET_THP_DISABLE, it first disables huge pages and executes itself again.
 DISABLED = """
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -97,7 +96,7 @@ int main(int count, char **words)
 }
 """
 
-#: Programs of public reports: PROGRAM sparse, heap or save.
+#: Cases from public bug reports, by argument: sparse, heap or save.
 PUBLIC = """
 #include <signal.h>
 #include <string.h>
@@ -118,20 +117,20 @@ int main(int count, char **words)
     if (all == MAP_FAILED)
         return 1;
     if (!strcmp(words[1], "sparse")) {
-        /* One page in each 2 MiB of 1 GiB, and of another that may have huge pages only then. */
+        /* One page in each 2 MiB of 2 GiB; the second GiB may have huge pages only after that. */
         madvise(all + bytes / 2, bytes / 2, MADV_NOHUGEPAGE);
         for (long at = 0; at < bytes; at += 2 * MIB)
             all[at] = 1;
         madvise(all + bytes / 2, bytes / 2, MADV_HUGEPAGE);
         sleep(1);
     } else if (!strcmp(words[1], "heap")) {
-        /* A collector gives back three quarters of each 2 MiB. */
+        /* A collector releases three quarters of each 2 MiB. */
         fill(all, bytes);
         for (long at = 0; at < bytes; at += 2 * MIB)
             madvise(all + at + MIB / 2, 3 * MIB / 2, MADV_DONTNEED);
         sleep(1);
     } else {
-        /* A child has the memory of its parent while that writes. */
+        /* A child shares the memory while its parent writes to it. */
         fill(all, bytes);
         pid_t child = fork();
         while (child == 0)
@@ -145,9 +144,9 @@ int main(int count, char **words)
 }
 """
 
-#: What Linux 6.18 did with the program, linked statically, in a control group with this limit:
-#: classic lists, swap on zram without read-ahead, khugepaged asleep. By policy, limit and
-#: max_ptes_none: pswpin, pswpout and thp_underused_split_page of /proc/vmstat.
+#: Counts of Linux 6.18 for PROGRAM, linked statically, in a control group: classic LRU lists, swap
+#: on zram without read-ahead, khugepaged asleep. By policy, limit and max_ptes_none: pswpin,
+#: pswpout and thp_underused_split_page of /proc/vmstat.
 KERNEL = {
     ("never", "12M", 511): (406, 1526, 0),
     ("madvise", "24M", 511): (6, 2579, 0),
@@ -172,13 +171,13 @@ def record(folder: Path, program: str, *options: str, words: Sequence[str] = ())
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A capture of the program."""
+    """A capture of PROGRAM."""
     return record(tmp_path_factory.mktemp("thp"), PROGRAM)
 
 
 @pytest.fixture(scope="module")
 def recorded_static(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A capture of the program, which has few private pages of libraries."""
+    """A capture of PROGRAM, linked statically, which has few private pages of libraries."""
     return record(tmp_path_factory.mktemp("thp-static"), PROGRAM, "-static")
 
 
@@ -200,7 +199,7 @@ def test_advice_of_the_program_counts(recorded: Path) -> None:
 
 
 def test_a_process_can_switch_huge_pages_off(tmp_path: Path) -> None:
-    """It has none, nor does the program that it becomes."""
+    """Neither the process nor the program that it executes gets huge pages."""
     usual = thp(record(tmp_path, DISABLED, "-static"), machine="nvme", policy="madvise,always")
     assert huge_faults(usual)["madvise"] == 4
     assert not usual.notes
@@ -224,25 +223,25 @@ def test_older_kernels_split_the_huge_zero_page(tmp_path: Path) -> None:
     assert newer["peak_bytes"] - older["peak_bytes"] == 4 * (2 * MIB - 4096)
 
 
-def test_khugepaged_fills_what_is_nearly_full(recorded: Path) -> None:
+def test_khugepaged_collapses_nearly_full_ranges(recorded: Path) -> None:
     fast = {"machine": "nvme", "policy": "madvise", "scan_sleep": "10us", "pages_to_scan": 1 << 20}
     (full,) = thp(recorded, **fast, max_ptes_none=0).rows
     (nearly,) = thp(recorded, **fast, max_ptes_none=1).rows
     assert (full["merges"], nearly["merges"]) == (0, 8)
-    # The first area was never advised, and the third against.
+    # Faults give huge pages to the first two areas, khugepaged to the fourth.
     (any_,) = thp(recorded, **{**fast, "policy": "always"}, max_ptes_none=511).rows
     assert (any_["huge_faults"], any_["merges"]) == (16, 8)
 
 
-def test_without_free_blocks_only_advice_makes_some(recorded: Path) -> None:
+def test_without_free_blocks_only_advised_faults_compact(recorded: Path) -> None:
     options = {"machine": "nvme", "pages_to_scan": 0, "free_huge": "4M"}
     always, defer = thp(recorded, policy="always,defer", **options).rows
-    # Two of the first area are given, the others fall back; then the second area asks.
+    # The first area gets the two free blocks; the second, advised, compacts under `always`.
     assert (always["huge_faults"], always["fallbacks"], always["compactions"]) == (10, 6, 8)
     assert (defer["huge_faults"], defer["fallbacks"], defer["compactions"]) == (2, 14, 0)
 
 
-def test_sizes_are_set_one_by_one(recorded: Path) -> None:
+def test_page_sizes_are_set_separately(recorded: Path) -> None:
     (row,) = thp(recorded, machine="nvme", policy="64K=always+2M=madvise", pages_to_scan=0).rows
     assert row["huge_faults"] == 8
     never = thp(recorded, machine="nvme", policy="never", pages_to_scan=0).rows[0]
@@ -256,11 +255,11 @@ def test_at_the_limit_huge_pages_are_swapped_whole_or_split(recorded: Path) -> N
     options = {"machine": "nvme", "policy": "never,madvise", "pages_to_scan": 0}
     never, whole = thp(recorded, **options, memory="24M").rows
     assert never["swap_outs"] == never["shrunk"] == whole["shrunk"] == 0
-    # More than 8 MiB must go; the huge pages are the oldest, after the libc's.
+    # More than 8 MiB are evicted; after the libc's, the huge pages are the oldest.
     assert whole["splits"] == 5 and 5 * 512 <= whole["swap_outs"] < 6 * 512
     assert whole["peak_bytes"] <= 24 * MIB and whole["memory_bytes"] == 24 * MIB
-    # The shrinker does not begin while reclaim finds old pages; with more memory it does, as half
-    # of it is small pages that were all referenced. One huge page may be swapped before.
+    # While reclaim finds old pages, it does not call the shrinker. With 31 MiB it does, as half of
+    # them are referenced small pages; one huge page may be swapped out before.
     _, few = thp(recorded, **options, memory="24M", max_ptes_none=510).rows
     assert (few["shrunk"], few["swap_outs"]) == (0, whole["swap_outs"])
     _, split = thp(recorded, **options, memory="31M", max_ptes_none=510).rows
@@ -271,14 +270,14 @@ def test_khugepaged_works_while_the_program_sleeps(tmp_path: Path) -> None:
     trace = record(tmp_path, SLEEPER, "-static")
     idle = sum(event["to"] for event in open_trace(trace).regions.to_pylist())
     assert idle >= 1e9
-    # Each scan has one range of 2 MiB. The first is after half of the sleep.
+    # Each scan covers one range of 2 MiB; the first comes after half of `scan_sleep`.
     daemon = {"scan_sleep": "360ms", "pages_to_scan": 512, "max_ptes_none": 0}
     result = thp(trace, machine="nvme", policy="madvise", **daemon)
     (row,) = result.rows
     own = row["total_ns"] * row["references"]
     assert own < 180e6
     assert row["merges"] == min(4, 1 + (own + idle - 180e6) // 360e6)
-    # The middle of each hundredth of the run: 8 MiB until the sleep is over.
+    # Points are in the middle of each hundredth of the run; 8 MiB are mapped until the sleep ends.
     assert result.points[-1]["ns"] == pytest.approx((own + idle) * 0.995, rel=0.01)
     asleep = [point for point in result.points if 8 * MIB <= point["mapped_bytes"] < 9 * MIB]
     assert len(asleep) == pytest.approx(100 * idle / (own + idle), abs=3)
@@ -293,7 +292,7 @@ OFTEN = {
 }
 
 
-def test_a_sparse_gigabyte(tmp_path: Path) -> None:
+def test_huge_pages_fill_a_sparse_gigabyte(tmp_path: Path) -> None:
     trace = record(tmp_path, PUBLIC, words=["sparse"])
     for none, merges in ((511, 512), (0, 0)):
         never, always = thp(trace, **OFTEN, max_ptes_none=none).rows
@@ -304,8 +303,8 @@ def test_a_sparse_gigabyte(tmp_path: Path) -> None:
         assert always["start_ns"] > never["start_ns"] > 0
 
 
-def test_a_heap_that_was_given_back_grows_again(tmp_path: Path) -> None:
-    """golang/go#64332: khugepaged fills what the collector gave back, unless it may not."""
+def test_khugepaged_refills_a_released_heap(tmp_path: Path) -> None:
+    """golang/go#64332: it collapses mostly released ranges, unless max_ptes_none is 0."""
     trace = record(tmp_path, PUBLIC, words=["heap"])
     for none, merges, mib in ((511, 32, 64), (0, 0, 16)):
         result = thp(trace, **OFTEN, max_ptes_none=none)
@@ -332,7 +331,7 @@ def test_the_gain_of_a_short_program_depends_on_free_memory(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("policy", "memory", "max_ptes_none"), KERNEL)
-def test_swap_is_that_of_a_kernel(
+def test_swap_counts_are_near_those_of_a_kernel(
     recorded_static: Path, policy: str, memory: str, max_ptes_none: int
 ) -> None:
     options = {"policy": policy, "memory": memory, "max_ptes_none": max_ptes_none}
@@ -343,12 +342,12 @@ def test_swap_is_that_of_a_kernel(
     assert row["shrunk"] == shrunk
 
 
-def test_at_the_limit_a_fault_makes_room_only_where_huge_pages_are_asked_for(
+def test_at_the_limit_only_advised_faults_reclaim_for_huge_pages(
     recorded: Path,
 ) -> None:
     options = {"machine": "nvme", "policy": "always,defer", "pages_to_scan": 0, "memory": "12M"}
     always, defer = thp(recorded, **options).rows
-    # Five huge pages of the first area fit beside the libc; of the second area, all and none.
+    # Five huge pages of the first area fit beside the libc; `always` makes room for the second.
     assert (always["huge_faults"], always["fallbacks"]) == (5 + 8, 3)
     assert (defer["huge_faults"], defer["fallbacks"]) == (5, 3 + 8)
 
@@ -357,11 +356,11 @@ def test_at_the_limit_a_fault_makes_room_only_where_huge_pages_are_asked_for(
 def test_small_pages_swap_as_in_the_study_of_page_sizes(name: str) -> None:
     trace = DATA / "captures" / f"{name}.trace"
     (row,) = thp(trace, machine="nvme", policy="never", memory="60%").rows
-    asked = {"page_sizes": "4K", "memory": "60%", "replacement": "clock"}
-    (other,) = paging(trace, machine="nvme", page_cache="elsewhere", **asked).rows
+    options = {"page_sizes": "4K", "memory": "60%", "replacement": "clock"}
+    (other,) = paging(trace, machine="nvme", page_cache="elsewhere", **options).rows
     assert row["memory_bytes"] == other["memory_bytes"]
     assert row["swap_ins"] == pytest.approx(other["swap_ins"], rel=0.1) and row["swap_ins"] > 100
-    # 4 KiB, at the time that the machine has for it.
+    # A swap-in takes the machine's time to read 4 KiB.
     (read_ns,) = machines.paging_machine("nvme").io_ns("nvme", [4096])
     assert row["io_ns"] == pytest.approx(row["swap_ins"] / row["references"] * read_ns)
 
@@ -393,7 +392,7 @@ def test_areas_add_up(recorded: Path, memory: str | None) -> None:
     assert without.rows == result.rows and not without.areas
 
 
-def test_an_area_that_only_grows(recorded: Path, nearfar: Run) -> None:
+def test_an_area_that_only_grows_is_advised_against(recorded: Path, nearfar: Run) -> None:
     words = ("--machine", "nvme", "--policy", "never,always", "--pages-to-scan", "0", "--by-area")
     done = nearfar("thp", str(recorded), *words, "--format", "json")
     areas = json.loads(done.stdout)["areas"]
@@ -410,8 +409,8 @@ def test_an_area_that_only_grows(recorded: Path, nearfar: Run) -> None:
 
 
 def test_a_result_is_kept_and_shown(nearfar: Run, tmp_path: Path) -> None:
-    asked = ("--machine", "nvme", "--by-area", "-o", str(tmp_path / "run"))
-    done = nearfar("thp", str(MEMCACHED), *asked)
+    words = ("--machine", "nvme", "--by-area", "-o", str(tmp_path / "run"))
+    done = nearfar("thp", str(MEMCACHED), *words)
     assert done.returncode == 0, done.stderr
     assert "Policy: never; always takes" in done.stdout
     kept = nearfar("diff", str(tmp_path / "run"), str(tmp_path / "run"))
@@ -460,7 +459,7 @@ def test_a_trace_that_does_not_say_what_was_mapped_has_a_note() -> None:
     assert not any(row["merges"] for row in result.rows)
 
 
-def test_a_policy_as_the_kernel_has_it() -> None:
+def test_a_policy_is_translated_to_kernel_settings() -> None:
     assert settings("never") == {"enabled": "never"}
     assert settings("defer") == {"enabled": "always", "defrag": "defer"}
     assert settings("64K=always+2M=madvise") == {

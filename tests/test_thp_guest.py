@@ -1,4 +1,4 @@
-"""Huge pages in a guest with an older kernel: what the bench reads."""
+"""The bench ``thp-guest``, huge pages under a guest's older kernel: its parser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHOLE = (
 )
 
 
-def test_what_a_guest_prints_is_read() -> None:
+def test_output_of_a_guest_is_parsed() -> None:
     cell = thp_guest.parse(WHOLE)["always"]
     assert (cell["linux"], cell["seconds"]) == ("6.12.1", 1.25)
     assert cell["counts"] == {"huge_faults": 5, "fallbacks": 0, "merges": 0, "splits": 5}

@@ -1,4 +1,4 @@
-"""The tiering study: what it finds, that policies in Python decide alike, what bad input gets."""
+"""``nearfar tiering``: counts and times, policies in Python, lifetimes, errors, command, page."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_ssp_makes_fewer_shadows_of_written_pages_and_as_many_of_read_ones() -> 
     assert ratio(written, "shadow_reclaims") < 0.5
 
 
-def test_the_same_every_time_and_other_seeds_differ() -> None:
+def test_results_repeat_and_depend_on_the_seed() -> None:
     one = tiering("nomad-small", policy="nomad", seeds=2, **SMALL)
     again = tiering("nomad-small", policy="nomad", seeds=2, threads=1, **SMALL)
     assert one.to_json() == again.to_json()
@@ -92,7 +92,7 @@ def test_ssp_in_python_decides_as_in_rust(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class PromoteAtOnce(Policy):
-    """Starts from nothing: every slow page is armed when it is mapped, and moved when used."""
+    """A policy without a base: it arms each slow page when mapped, and promotes it when used."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Thread, int]] = []
@@ -144,7 +144,7 @@ class PromoteAtOnce(Policy):
         return 50_000.0 if len(self.seen) < 10 else None
 
 
-def test_a_policy_is_the_class_of_a_file(tmp_path: Path) -> None:
+def test_a_policy_is_loaded_from_a_file(tmp_path: Path) -> None:
     small: dict[str, Any] = {"scale": "1/256", "rounds": 1}
     file = EXAMPLES / "ssp.py"
     ours = tiering("nomad-medium", policy=f"nomad,{file}", **small)
@@ -171,8 +171,8 @@ def test_a_policy_is_the_class_of_a_file(tmp_path: Path) -> None:
             tiering("nomad-medium", policy=str(tmp_path / file))
 
 
-def test_a_policy_from_nothing() -> None:
-    # The object is copied for the run: a class attribute sees what happened.
+def test_a_policy_without_a_base() -> None:
+    # The run makes the policy's object, which notes itself here.
     made: list[PromoteAtOnce] = []
 
     class Noted(PromoteAtOnce):
@@ -192,7 +192,7 @@ def test_a_policy_from_nothing() -> None:
 
 
 class CopyOnFault(Policy):
-    """Promotes by a copy that a thread of its own ends when it is woken for it."""
+    """Promotes by an asynchronous copy; its thread is woken to commit the complete copy."""
 
     def __init__(self) -> None:
         self.copying: list[int] = []
@@ -220,7 +220,7 @@ class CopyOnFault(Policy):
         self.copying.clear()
 
 
-def test_a_copy_that_is_complete_wakes_a_thread() -> None:
+def test_a_complete_copy_wakes_the_policys_thread() -> None:
     made: list[CopyOnFault] = []
 
     class Noted(CopyOnFault):
@@ -249,7 +249,7 @@ def test_an_exception_in_a_hook_comes_out_and_ends_the_run(hook: str) -> None:
         tiering("nomad-medium", policy=raising(hook), **SMALL)
 
 
-def test_memory_is_gone_after_a_hook() -> None:
+def test_memory_cannot_be_used_after_a_hook() -> None:
     kept: list[Any] = []
 
     class Keeps(Policy):
@@ -273,7 +273,7 @@ def test_progress_may_stop_a_run() -> None:
             tiering("nomad-medium", policy=policy, scale="1/64", progress=stop)
 
 
-def test_a_trace(mixed: Path) -> None:
+def test_policies_on_a_trace(mixed: Path) -> None:
     result = tiering(mixed, policy="none,nomad,tpp,oracle", fast="30%", rounds=2)
     pages = result.run["footprint_bytes"] // 4096
     assert 300 < pages <= 700
@@ -281,7 +281,7 @@ def test_a_trace(mixed: Path) -> None:
     assert {row["phase"] for row in result.rows} == {"round-1", "round-2"}
     last = {row["policy"]: row for row in result.rows if row["phase"] == "round-2"}
     assert last["oracle"]["fast_hit_ratio"] > last["none"]["fast_hit_ratio"]
-    # Pages are placed by the future at their first touch, too.
+    # The oracle also places first touches by their future.
     first = {row["policy"]: row for row in result.rows if row["phase"] == "round-1"}
     assert first["oracle"]["bandwidth_mb_s"] >= 0.99 * max(
         row["bandwidth_mb_s"] for row in first.values()
@@ -311,7 +311,7 @@ int main(void) {
 
 
 class Counted(Policy):
-    """Leaves pages where they are, and counts those that come and go."""
+    """Moves no pages, and notes allocated and released ones."""
 
     now: ClassVar[set[int]] = set()
     ended: ClassVar[list[int]] = []
@@ -328,7 +328,7 @@ class Counted(Policy):
 
 
 def adds_up(rows: Sequence[Mapping[str, Any]]) -> None:
-    """What enters the fast node and does not leave it is there at the end of each phase."""
+    """Check that `fast_pages` of a phase is what has entered the fast node minus what has left."""
     there: dict[tuple[str, int], int] = {}
     for row in rows:
         run = (row["policy"], row["seed"])
@@ -347,7 +347,7 @@ def test_the_counters_of_a_row_add_up() -> None:
 
 @needs_qemu
 @needs_cc
-def test_pages_end(build: Callable[..., Path], tmp_path: Path) -> None:
+def test_unmapped_pages_leave_the_nodes(build: Callable[..., Path], tmp_path: Path) -> None:
     trace = tmp_path / "turns.trace"
     assert capture("-o", trace, "--", build(TURNS)).returncode == 0
     names = ",".join(policy["name"] for policy in policies())
@@ -357,7 +357,7 @@ def test_pages_end(build: Callable[..., Path], tmp_path: Path) -> None:
         footprint, peak = on.run["footprint_bytes"], on.run["peak_resident_bytes"]
         assert footprint == off.run["footprint_bytes"]
         assert off.run["peak_resident_bytes"] is None
-        # The rest is of the loader and the C library; a page copied from a file has two frames.
+        # Of ten mappings, one is resident at a time; loader and C library add a little.
         assert footprint - peak == pytest.approx(9 * (1 << 20), abs=1 << 17)
         assert 1 << 20 <= peak < 2 << 20
         assert on.run["node_bytes"]["fast"] == -(-peak // 4096 // 2) * 4096
@@ -365,13 +365,13 @@ def test_pages_end(build: Callable[..., Path], tmp_path: Path) -> None:
             assert row["accesses"] == endless["accesses"]
             assert row["fast_pages"] <= on.run["node_bytes"]["fast"] // 4096
         adds_up(on.rows)
-    # With the memory that it has at once, nothing is ever slow.
+    # With its peak as fast memory, nothing is slow.
     on = tiering(trace, policy="none", fast="100%", filter="none", rounds=2)
     assert [row["fast_hit_ratio"] for row in on.rows] == [1, 1]
     tiering(trace, policy=Counted, fast="50%", filter="none", rounds=1)
     assert len(Counted.ended) >= 10 * 256
     assert len(Counted.now) < 256
-    # A line may be written back when its page has ended: there they never end.
+    # With write-backs, lifetimes are off, as a line may be written back after its page is unmapped.
     late = {"policy": "none", "filter": "cache-write-backs"}
     assert tiering(trace, **late).rows == tiering(trace, lifetimes="off", **late).rows
 
@@ -383,7 +383,7 @@ def test_without_events_pages_never_end(mixed: Path) -> None:
     assert on.run["peak_resident_bytes"] is None
 
 
-def test_huge_pages() -> None:
+def test_huge_pages_are_promoted_whole() -> None:
     result = tiering("nomad-medium", policy="tpp,memtis", huge=True, scale="1/64", rounds=1)
     row = next(row for row in result.rows if row["policy"] == "tpp" and row["promotions"])
     assert row["promotions"] % 512 == 0
@@ -446,7 +446,7 @@ def test_a_rule_needs_its_base() -> None:
 
 
 def test_shadows_are_freed_for_each_control_group() -> None:
-    """Each pass of kswapd frees more, so fewer live until their page is written."""
+    """With ten groups, a pass of kswapd frees more shadows, so fewer writes hit a shadow."""
     options: dict[str, Any] = {
         "policy": "nomad",
         "mix": "write",
@@ -481,7 +481,7 @@ def test_knobs_from_a_file(tmp_path: Path) -> None:
         read_knobs(tmp_path / "none.toml")
 
 
-def test_scale() -> None:
+def test_scale_is_a_fraction_or_a_number() -> None:
     rows = [
         tiering(policy="none", scale=scale, rounds=1).rows
         for scale in ("1/256", 1 / 256, "1 / 256")
@@ -493,7 +493,7 @@ def test_scale() -> None:
 def test_pointer_chase_pays_latency_only() -> None:
     row = tiering("pointer-chase", policy="none", mix="read", scale="1/256", rounds=1).rows[-1]
     fast = row["fast_hit_ratio"]
-    # NOMAD's table 1, platform A, and the walk that nearly every access needs.
+    # Latencies of NOMAD's table 1, platform A, and 30 ns for a page walk of nearly every access.
     expected = fast * 150 + (1 - fast) * 407 + 30
     assert row["mean_latency_ns"] == pytest.approx(expected, rel=0.01)
 
@@ -501,7 +501,7 @@ def test_pointer_chase_pays_latency_only() -> None:
 # --- the command
 
 
-def test_command(nearfar: Run, tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_rows_and_series(nearfar: Run, tmp_path: Path) -> None:
     words = ("tiering", "--scale", "1/256", "--policy", "nomad,ssp", "--seeds", "2", "--rounds", 1)
     done = nearfar(
         *words, "-o", tmp_path / "out", "--html", tmp_path / "p.html", "--format", "json"
@@ -515,6 +515,7 @@ def test_command(nearfar: Run, tmp_path: Path) -> None:
     assert rows == found["rows"]
     series = pyarrow.parquet.read_table(tmp_path / "out" / "series.parquet").to_pylist()
     assert series == found["series"]
+    # 2 policies, 2 seeds, 2 phases, 40 points.
     assert len(series) == 2 * 2 * 2 * 40
     again = nearfar(*words, "-o", tmp_path / "out")
     assert again.returncode == 2

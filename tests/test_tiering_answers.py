@@ -1,4 +1,4 @@
-"""The first lines of a tiering study: which policy, how much fast memory, or why neither."""
+"""The first lines of ``nearfar tiering``: the best policy, the fast memory needed, or why none."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from nearfar.tiering import TieringResult, fast_memories, tiering
 MIB = 1 << 20
 GNUGO = DATA / "captures" / "gnugo.trace"
 
-#: Times of an access by policy: one for each seed.
+#: Nanoseconds per access by policy, one for each seed.
 Times = Mapping[str, Sequence[float]]
 
 
 def study(times: Mapping[float | None, Times], phase: str = "round-4", **run: Any) -> TieringResult:
-    """Rows with these times, by the part of the program's 100 MiB that is fast."""
+    """A result with these times, by the fast part of 100 MiB; None is a half."""
     rows: list[Any] = [
         {
             "policy": policy,
@@ -101,7 +101,7 @@ def test_how_much_fast_memory() -> None:
         phase="trace",
     )
     first, second = answers.answers(found)
-    # nomad takes 6 % longer with 75 MiB: what it does with 50 is luck.
+    # nomad is within 5 % of 100 ns with 50 MiB by luck, as with 75 MiB it is not.
     assert first == (
         "With 50 % of its memory fast, nomad and ssp are fastest, with no difference shown between "
         "them: 2.9x none, 2.9x tpp."
@@ -122,7 +122,7 @@ def test_how_much_fast_memory() -> None:
     )
 
 
-def test_nothing_is_said_of_fast_memory_where_all_of_it_was_not_run() -> None:
+def test_without_a_run_in_fast_memory_alone_the_second_answer_is_missing() -> None:
     found = study(several(none=(400, 300, 200, 100), ssp=(110, 104, 103, 102)))
     assert len(answers.answers(found)) == 2
     found = replace(found, rows=[row for row in found.rows if row["fast_fraction"] != 1])
@@ -137,7 +137,7 @@ def test_sizes_of_a_generated_workload_are_those_at_full_scale() -> None:
     assert "with 1.56 GiB (25 % of" in answers.answers(found)[1]
 
 
-def test_a_run_below_the_least_scale_says_so_and_names_no_winner() -> None:
+def test_a_run_below_the_minimal_scale_names_no_winner() -> None:
     times: Times = {"none": [200], "ssp": [100]}
     assert answers.too_small({"policy_scale": 1 / 256}) is None
     generated = study({None: times}, policy_scale=1 / 512)
@@ -155,7 +155,7 @@ def test_a_run_below_the_least_scale_says_so_and_names_no_winner() -> None:
 
 @pytest.fixture(scope="module")
 def copies() -> TieringResult:
-    """GnuGo as often as it must be."""
+    """GnuGo in as many copies as the answer for one copy demands."""
     small = tiering(GNUGO, policy="none", fast="50%")
     assert small.run["policy_scale"] < answers.MIN_SCALE
     (line,) = answers.answers(small)
@@ -167,7 +167,7 @@ def copies() -> TieringResult:
     )
 
 
-def test_as_many_copies_as_it_says_are_enough(copies: TieringResult) -> None:
+def test_the_demanded_number_of_copies_is_enough(copies: TieringResult) -> None:
     assert answers.too_small(copies.run) is None
     first, second = answers.answers(copies)
     assert first.startswith("With 50 % of its memory fast, ")
@@ -184,21 +184,21 @@ def test_as_many_copies_as_it_says_are_enough(copies: TieringResult) -> None:
     assert 0.8 < whole["mean_latency_ns"] / one.rows[0]["mean_latency_ns"] < 1.25
 
 
-def test_the_same_copies_every_time(copies: TieringResult) -> None:
+def test_copies_give_the_same_with_one_thread(copies: TieringResult) -> None:
     options = {"policy": "nomad", "copies": copies.run["options"]["copies"], "fast": "25%"}
     (again,) = tiering(GNUGO, threads=1, **options).rows
     (first,) = (r for r in copies.rows if r["policy"] == "nomad" and r["fast_fraction"] == 0.25)
     assert again == first
 
 
-def test_copies_are_of_a_trace() -> None:
+def test_copies_need_a_trace_and_have_a_limit() -> None:
     with pytest.raises(NearfarError, match="--copies: a generated workload has one instance"):
         tiering("nomad-small", copies=2)
     with pytest.raises(NearfarError, match="--copies: 1000000 times 5120 pages are more than"):
         tiering(GNUGO, copies=1_000_000, huge=True)
 
 
-def test_the_command_says_it_in_every_format(nearfar: Run) -> None:
+def test_the_command_warns_of_small_programs_in_every_format(nearfar: Run) -> None:
     words = ("tiering", GNUGO, "--policy", "none,nomad", "--fast", "50%,100%")
     done = nearfar(*words)
     assert done.returncode == 0
@@ -221,5 +221,5 @@ def test_the_page_begins_with_the_curve(copies: TieringResult, tmp_path: Path) -
     assert problems == []
 
 
-def test_the_chart_is_the_curve(copies: TieringResult) -> None:
+def test_the_chart_is_of_fast_memory(copies: TieringResult) -> None:
     assert "fast memory" in json.dumps(copies.plot().to_dict())

@@ -1,4 +1,4 @@
-"""Linux's tiering in a guest: what the bench reads, and what the engine says of its record."""
+"""The bench ``tiering-guest``, Linux's tiering: its parser, and predictions for its record."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def test_cells_are_read() -> None:
     cell["program"] = {"cold": 60, "hot": 40}
     assert tiering_guest.count_error(cell, "promotions") == pytest.approx(20)
     assert tiering_guest.share_errors(cell) == pytest.approx([10] * 10)
-    # 5 and 2 pages after the first tenth, 5 and 20 after the last.
+    # 15 pages are predicted; there are 5 cold ones, and 2 more hot ones after each tenth.
     assert tiering_guest.page_errors(cell) == pytest.approx([8 - 2 * i for i in range(10)])
 
 
-def test_what_tells_nothing_is_refused() -> None:
+def test_a_single_tier_and_truncated_output_are_refused() -> None:
     with pytest.raises(BenchError, match="one memory tier"):
         tiering_guest.parse(WHOLE.replace("memory_tier56", "other"))
     with pytest.raises(BenchError, match="ended early"):
@@ -75,7 +75,7 @@ def test_what_tells_nothing_is_refused() -> None:
 
 @pytest.mark.parametrize("lists", [*tiering_guest.LISTS])
 @pytest.mark.parametrize("name", [one.name for one in tiering_guest.PROGRAMS])
-def test_the_engine_says_what_was_recorded(name: str, lists: str, tmp_path: Path) -> None:
+def test_recorded_predictions_are_reproduced(name: str, lists: str, tmp_path: Path) -> None:
     cells = recorded(tiering_guest.NAME)["cells"]
     (own,) = (c for c in cells if c["program"]["name"] == name and c["lists"] == lists)
     assert tiering_guest.predict(own, tmp_path) == own["predicted"]

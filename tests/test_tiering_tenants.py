@@ -1,4 +1,4 @@
-"""Several programs on one machine: rows by tenant, shares, and what is refused."""
+"""``nearfar tiering`` with several programs on one machine: rows by tenant, shares, errors."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_rows_are_by_tenant() -> None:
     assert "--share 2:1:1" in result.run["command"]
 
 
-def test_a_tenant_suffers_from_another() -> None:
-    """They share bandwidth and fast memory: a program is slower than alone."""
+def test_a_tenant_is_slower_beside_another() -> None:
+    """They share bandwidth and fast memory."""
 
     def seconds(*loads: str) -> float:
         rows = tiering(*loads, **TWO | {"policy": "none"}).rows
@@ -71,6 +71,6 @@ def test_two_traces(nearfar: Run, tmp_path: Path) -> None:
         (["nomad-small", TRACES[0]], None, "do not run together"),
     ],
 )
-def test_what_is_refused(loads: list[Any], share: str | None, says: str) -> None:
+def test_wrong_shares_are_refused(loads: list[Any], share: str | None, says: str) -> None:
     with pytest.raises(NearfarError, match=says):
         tiering(*loads, share=share, policy="none", scale="1/256")

@@ -1,4 +1,4 @@
-"""Tiering with threads that run at the same time, on nodes whose latency rises with load."""
+"""``nearfar tiering`` with parallel threads, on nodes whose latency rises with load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nearfar import tiering_answers as answers
 from nearfar.errors import NearfarError
 from nearfar.tiering import policies, tiering, workloads
 
-#: Rows of 16 threads on two sockets, at 1/256 of their size.
+#: Options for workloads of 16 threads on two sockets, at 1/256 of their size.
 ROWS: dict[str, Any] = {"machine": "ddr4-2socket", "scale": "1/256", "fast": "16G"}
 #: Policies that may take more than three times as long as no policy (docs/tiering.md, Policies).
 SLOW = {(name, "tpp") for name in ("nomad-small", "nomad-medium", "nomad-large", "ranked")}
@@ -25,12 +25,12 @@ def last(result: Any) -> dict[str, Any]:
 
 
 def test_rows_of_a_normal_distribution() -> None:
-    """Without a policy, the far socket's bandwidth is the limit; the best placement is known."""
+    """Without a policy, the far node's 35.2 GB/s are the limit; the best placement is known."""
     rows = last(tiering("normal-rows", policy="none,autonuma,oracle", rounds=2, **ROWS))
     none, best = rows["none"], rows["oracle"]
     far = 35.2 * 1e9 / 2**20 / (1 - none["fast_hit_ratio"])
     assert none["bandwidth_mb_s"] == pytest.approx(far, rel=0.01)
-    # 524,288 rows around the mean, standard deviation 200,000; a little more, as draws repeat.
+    # 524,288 rows around the mean fit, with a standard deviation of 200,000.
     assert best["fast_hit_ratio"] == pytest.approx(
         math.erf(524_288 / 2 / 200_000 / math.sqrt(2)), abs=0.01
     )
@@ -39,7 +39,7 @@ def test_rows_of_a_normal_distribution() -> None:
     assert best["bandwidth_mb_s"] > rows["autonuma"]["bandwidth_mb_s"] > 2 * none["bandwidth_mb_s"]
 
 
-def test_one_memory_tier_is_said() -> None:
+def test_the_answer_notes_a_single_memory_tier() -> None:
     """Linux keeps the DRAM of two sockets in one tier; CXL memory has another."""
     options: dict[str, Any] = {"policy": "none,tpp,autonuma", "scale": "1/256", "rounds": 1}
     said = answers.answers(tiering("nomad-small", machine="ddr4-2socket", fast="13G", **options))
@@ -80,7 +80,7 @@ distribution = "sequential"
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_a_workload_of_your_own(nearfar: Run, tmp_path: Path, threads: int) -> None:
+def test_a_workload_is_read_from_a_file(nearfar: Run, tmp_path: Path, threads: int) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(FILE.format(threads=threads))
     options: dict[str, Any] = {"policy": "none", "scale": 1, "rounds": 2, "fast": "64M"}
@@ -97,7 +97,7 @@ def test_a_workload_of_your_own(nearfar: Run, tmp_path: Path, threads: int) -> N
     assert done.returncode == 0, done.stderr
 
 
-def test_a_hot_set_that_moves(tmp_path: Path) -> None:
+def test_a_moving_hot_set_is_promoted(tmp_path: Path) -> None:
     file = tmp_path / "moves.toml"
     text = FILE.format(threads=4).replace("uniform", "normal").replace("weight = 3", "weight = 30")
 

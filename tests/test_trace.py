@@ -36,7 +36,7 @@ def engine_csv(trace: Path, to: Path) -> str:
 
 
 def engine_records(trace: Path, to: Path) -> list[tuple[int, str, int, int, int]]:
-    """The same as :func:`tuples`."""
+    """The same records, in the form of :func:`tuples`."""
     return [
         (int(r["addr"], 0), r["kind"], int(r["size"]), int(r["thread"]), int(r["instr"]))
         for r in csv.DictReader(engine_csv(trace, to).splitlines())
@@ -48,7 +48,7 @@ def tuples(table: pa.Table) -> list[tuple[int, str, int, int, int]]:
 
 
 def decoded(trace: Path) -> list[pa.ChunkedArray]:
-    """The columns as Python reads them; the words of a dictionary may be in any order."""
+    """The columns as Python reads them; kinds as text, as order in a dictionary may differ."""
     table = package.open(trace).table()
     table = table.set_column(1, "kind", table["kind"].cast(pa.string()))
     return [table[name] for name in COLUMNS]
@@ -94,7 +94,7 @@ def test_types_are_those_of_the_docs():
     assert (schema.names, schema.types) == (COLUMNS, wanted)
 
 
-def test_an_object_says_what_it_is():
+def test_a_trace_describes_itself():
     trace = package.open(str(CAPTURE))
     assert "541,547 records, 1 thread, 184 pages" in repr(trace)
     page = trace._repr_html_()
@@ -185,7 +185,7 @@ def by_pandas(path: Path) -> None:
 def test_a_trace_rewritten_by_another_tool_reads_the_same(
     tool: Callable[[Path], None], tmp_path: Path, copy: Path
 ):
-    """As it writes by default: compression, row groups, columns that may be null."""
+    """With each tool's default compression, row groups and nullable columns."""
     before, columns = engine_csv(copy, tmp_path), decoded(copy)
     expected = info_module.info(copy)
     for name in ("part-00000.parquet", "regions.parquet"):
@@ -220,14 +220,14 @@ def test_a_size_that_no_record_has_is_refused(small: Path):
 
 def test_pages_have_checksums_that_other_tools_check():
     with view(CAPTURE, "cache", load("desktop-nvm")) as written:
-        # Its events are those of the capture, which only name addresses.
+        # Schema 1, as events of the old capture only name addresses.
         assert package.open(written.path).info["schema"] == 1
         for name in ("part-00000.parquet", "regions.parquet"):
             path = written.path / name
             whole = path.read_bytes()
             table = pq.read_table(path, page_checksum_verification=True)
             assert table.num_rows > 0 and pq.read_table(path) == table
-            # After the magic number and the header of the first page come its bytes.
+            # Bytes of the first page, after the magic number and the page's header.
             for place in range(60, 64):
                 flipped = bytearray(whole)
                 flipped[place] ^= 1
@@ -366,7 +366,7 @@ def test_without_polars_the_error_says_how_to_install_it():
 
 
 def test_the_snippets_of_the_docs_run(monkeypatch: pytest.MonkeyPatch, capsys):
-    """Python's one by one, SQL in DuckDB."""
+    """Python's in separate namespaces, SQL in DuckDB."""
     page = (Path(__file__).parents[1] / "docs" / "trace.md").read_text()
 
     def snippets(language: str) -> list[str]:

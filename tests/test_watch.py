@@ -66,7 +66,7 @@ def hot(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def running(hot: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """16 of 64 MiB are used all the time."""
+    """A program that uses 16 of its 64 MiB all the time."""
     with subprocess.Popen([hot, "16", "64"], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stdout.readline() == b"ready\n"
         yield child
@@ -79,7 +79,7 @@ def sized(target: int | Target, **options: Any) -> dict[str, Any]:
 
 
 def using(pid: int, low: float, high: float) -> dict[str, Any]:
-    """The answer when its memory is in the range. On a busy host, a program pauses for seconds."""
+    """The first row with memory in this range (MiB), as on a busy host a program may pause."""
 
     def found() -> dict[str, Any]:
         row = sized(pid)
@@ -93,7 +93,7 @@ def using(pid: int, low: float, high: float) -> dict[str, Any]:
 
 
 def cycle(*sizes: float, file: float = 0.0) -> list[WorkingSet]:
-    """Working sets of a second, two, three, ..., in pages."""
+    """Working sets of these pages, in windows that grow by GROWTH from SHORTEST."""
     return [
         WorkingSet(SHORTEST * GROWTH**step, size * PAGE, file * PAGE)
         for step, size in enumerate(sizes)
@@ -114,8 +114,8 @@ def test_faults_are_the_growth_of_the_working_set() -> None:
     assert enough(curve[:1], 0.001) is None
 
 
-def test_a_cliff_is_not_cut() -> None:
-    """A program that uses 140 pages over and over has faults on all of them with 139."""
+def test_a_cliff_is_not_interpolated() -> None:
+    """A program that loops over 140 pages faults on all of them with 139."""
     curve = of_cycles([cycle(100, 140, 141, 141)], PRICES)
     assert enough(curve, (curve[0].slowdown * curve[1].slowdown) ** 0.5) == curve[1]
 
@@ -126,7 +126,7 @@ def test_pages_of_files_cost_the_time_of_the_disk() -> None:
     assert point.slowdown == pytest.approx(10 * 60e-6)
 
 
-def test_refaults() -> None:
+def test_refaults_give_points_by_memory() -> None:
     seen = [
         Refaults(3 * MIB, 0, 0, 0, 0),
         Refaults(MIB, 0, 100, 0, 0),
@@ -153,8 +153,8 @@ def test_more_memory_never_has_more_faults(cycles: list[list[float]], limit: flo
     assert found is None or found.slowdown <= limit * (1 + 1e-9)
 
 
-def test_what_was_not_seen_is_inside_the_interval() -> None:
-    """All windows have more faults than are allowed: everything is enough, less may be."""
+def test_without_a_window_of_few_faults_the_answer_is_the_peak() -> None:
+    """The interval begins below the last point of the curve."""
     plan = Plan.of(of_pid(os.getpid()), swap="zram", machine="nvme", slowdown="0.001%")
     last = Memory(anonymous=1000 * PAGE)
     seen = Watched([cycle(100, 200, 300)], seconds=1.0, most=1000 * PAGE, last=last)
@@ -245,7 +245,7 @@ def area(rss: int, pss: int, own: int, referenced: int) -> Area:
     return Area(0, 64, rss, pss, own, referenced, anonymous=rss, swap=0, swap_pss=0, locked=0)
 
 
-def test_memory_that_processes_share_is_used_once_any_of_them_uses_it() -> None:
+def test_shared_memory_is_used_if_any_process_uses_it() -> None:
     assert used([area(8, 4, 0, 8), area(8, 4, 0, 0)]) == 8
     assert used([area(8, 4, 0, 4), area(8, 4, 0, 4)]) == 6
     assert used([area(8, 8, 8, 3), area(8, 8, 8, 2)]) == 5
@@ -267,7 +267,7 @@ time.sleep(1000)
 """
 
 
-def test_memory_of_a_fork_is_used_once_the_child_uses_it() -> None:
+def test_memory_shared_with_a_fork_is_used_if_the_child_uses_it() -> None:
     words = [sys.executable, "-c", SHARING]
     with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as child:
         try:
@@ -276,14 +276,14 @@ def test_memory_of_a_fork_is_used_once_the_child_uses_it() -> None:
         finally:
             os.killpg(child.pid, signal.SIGKILL)
     longest = max((one for cycle in seen.cycles for one in cycle), key=lambda one: one.seconds)
-    # The interpreter uses some more.
+    # The child uses 8 MiB, the interpreter some.
     assert 7.8 * MIB <= longest.anonymous <= 14 * MIB
 
 
 # --- refusals
 
 
-def test_what_cannot_be_watched() -> None:
+def test_wrong_targets_and_options_are_refused() -> None:
     with pytest.raises(NearfarError, match="4194999: no such process"):
         of_pid(4194999)
     with pytest.raises(NearfarError, match="no such control group"):
@@ -345,7 +345,7 @@ def test_a_group_of_version_1_is_not_squeezed(tmp_path: Path) -> None:
         ("none", of_unit, "", "--unit: no systemctl here; give --cgroup or a PID"),
     ],
 )
-def test_names_that_nothing_has(
+def test_unknown_units_and_containers_are_refused(
     tool: str,
     call: Callable[[str], Target],
     script: str,
@@ -376,7 +376,7 @@ def test_a_program_that_was_started_ends_with_its_watcher(hot: Path) -> None:
         _ended(program)
 
 
-def test_a_number_that_the_kernel_uses_again_is_another_process() -> None:
+def test_a_reused_pid_is_another_process() -> None:
     assert Target("x", os.getpid(), started=(started(os.getpid()) or 0) + 1).pids() == []
 
 
@@ -396,8 +396,8 @@ def test_damon_samples_more_rarely_if_the_budget_is_small() -> None:
     assert damon.slower(0.005, used=0.1, share=0.02) == pytest.approx(0.05)
 
 
-def test_a_look_that_shows_no_region_is_no_working_set(tmp_path: Path) -> None:
-    """DAMON's thread may be late; its regions are files."""
+def test_a_damon_sample_without_regions_is_no_working_set(tmp_path: Path) -> None:
+    """DAMON's thread may be late; made-up files stand for its regions in sysfs."""
     pid = os.getpid()
     assert damon._working_sets(tmp_path, [pid], 1.0, 0.005) == []
     region = tmp_path / "schemes/0/tried_regions/0"
@@ -412,7 +412,7 @@ def test_a_look_that_shows_no_region_is_no_working_set(tmp_path: Path) -> None:
     assert [one.anonymous for one in sets] == pytest.approx([2 * MIB] * len(sets), rel=0.1)
 
 
-def test_squeezing_begins_softly() -> None:
+def test_squeezing_begins_with_small_steps() -> None:
     least, most = squeeze.STEPS
     steps = [least]
     while steps[-1] < most:
@@ -424,7 +424,7 @@ def test_squeezing_begins_softly() -> None:
 
 
 def test_a_step_that_stalls_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the kernel would round up is left for the next step."""
+    """Less than the kernel reclaims at a time is left for the next step."""
     taken: list[int] = []
     stalled = 0
     monkeypatch.setattr(squeeze.time, "sleep", lambda seconds: None)
@@ -450,7 +450,7 @@ def test_every_method_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("name", ORDER)
 def test_the_error_of_a_method_is_the_measured_one(name: str) -> None:
-    """In whole twentieths, upwards, and a tenth at least; the page has the same."""
+    """Rounded up to 5 %, at least 10 %; the documentation has the same."""
     sys.path.insert(0, str(PACKAGE.parents[1] / "bench"))
     from cases.watch import stated
 
@@ -465,7 +465,7 @@ def test_the_error_of_a_method_is_the_measured_one(name: str) -> None:
 
 
 @needs_cc
-def test_the_command(nearfar: Run, running: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_all_outputs(nearfar: Run, running: subprocess.Popen[bytes], tmp_path: Path) -> None:
     folder = tmp_path / "hot.watch"
     options = ("--for", "2s", "--budget", "50%", "--swap", "zram", "--machine", "nvme")
     done = nearfar("watch", running.pid, *options, "-o", folder)
@@ -516,7 +516,7 @@ def followed(*words: object) -> subprocess.Popen[str]:
 
 @needs_cc
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_follow_ends_whole(
+def test_follow_ends_with_whole_files_at_a_signal(
     running: subprocess.Popen[bytes], tmp_path: Path, number: signal.Signals
 ) -> None:
     folder, file = tmp_path / "hot.watch", tmp_path / "hot.prom"
@@ -544,7 +544,7 @@ def test_follow_ends_whole(
 
 
 @needs_cc
-def test_killed_it_leaves_whole_metrics(
+def test_a_killed_watcher_leaves_whole_metrics(
     nearfar: Run, running: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     file = tmp_path / "hot.prom"
@@ -581,7 +581,7 @@ def test_follow_at_a_terminal(running: subprocess.Popen[bytes]) -> None:
     assert b"Traceback" not in shown.text and running.poll() is None
 
 
-def test_follow_slows_nothing_down_unless_asked() -> None:
+def test_follow_takes_a_slow_method_only_if_it_is_named() -> None:
     plan = Plan.of(of_pid(os.getpid()), swap="zram")
     answers(plan)
     slow = replace(plan, method="touch", why="x")
@@ -590,7 +590,7 @@ def test_follow_slows_nothing_down_unless_asked() -> None:
     answers(replace(slow, options={**plan.options, "method": "touch"}))
 
 
-def test_what_has_changed() -> None:
+def test_an_answer_changes_outside_of_the_interval_or_above_memory_max() -> None:
     before = row()
     assert monitor.has_changed(before, None) and not monitor.has_changed(before, before)
     for memory, expected in ((15, False), (20, False), (21, True), (14, True)):
@@ -599,12 +599,12 @@ def test_what_has_changed() -> None:
     narrow = row(low_bytes=16 * MIB, high_end_bytes=16 * MIB)
     assert not monitor.has_changed(row(memory_bytes=int(16.5 * MIB)), narrow)
     assert monitor.has_changed(row(memory_bytes=17 * MIB), narrow)
-    # MemoryMax, as it was advised, would kill.
+    # The peak is above MemoryMax as it was advised, which would kill.
     assert monitor.has_changed(row(peak_bytes=97 * MIB), before)
 
 
-def test_metrics() -> None:
-    """The text format of Prometheus, and its names: base units, no unit twice, gauges."""
+def test_metrics_follow_prometheus() -> None:
+    """Its text format and conventions: gauges, names with base units."""
     text = monitor.metrics(row(vm='a"\\\n', high_bytes=None), Target("a", 7), 12.5)
     samples = {}
     for block in text.split("# HELP ")[1:]:
@@ -663,7 +663,7 @@ def test_a_stored_answer_is_drawn_and_compared(nearfar: Run, tmp_path: Path) -> 
 def test_the_exit_code_is_that_of_the_trial(
     nearfar: Run, running: subprocess.Popen[bytes], stalled: float, code: int
 ) -> None:
-    """The trial itself needs a guest."""
+    """With a made-up trial, as a real one needs a guest."""
     first = f"""
 from nearfar.watch import confirm
 confirm.lacks = lambda target, swap: None
@@ -678,7 +678,7 @@ confirm.confirm = lambda target, goal, *_, made=made: made(goal, 7.0, {stalled},
     assert found["tried_stopped"] is None
 
 
-def test_a_trial_is_put_beside_the_prediction() -> None:
+def test_a_trial_is_shown_beside_the_prediction() -> None:
     tried = {"tried_bytes": 17 * MIB, "tried_faults": 100.0, "tried_slowdown": 0.01}
     (line,) = [text for head, text in lines(row(**tried)) if head == "tried"]
     assert line == (

@@ -1,4 +1,4 @@
-"""Workloads: strict files, inputs that are the same every time, real programs captured."""
+"""Workloads: errors in files, reproducible inputs, captures of real programs."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def short(**changes: str) -> str:
 
 def test_the_programs_of_the_papers_are_there() -> None:
     found = {name: workload.load(name) for name in workload.names()}
-    of = {paper: {n for n, w in found.items() if paper in w.papers} for paper in ("000", "001")}
-    assert of["001"] == {"freecell", "gedit", "gqview", "kghostview"}
-    assert of["000"] == {"game", "office", "photo", "pdf", "multimedia"}
+    used = {paper: {n for n, w in found.items() if paper in w.papers} for paper in ("000", "001")}
+    assert used["001"] == {"freecell", "gedit", "gqview", "kghostview"}
+    assert used["000"] == {"game", "office", "photo", "pdf", "multimedia"}
     assert {"redis", "sqlite", "graph"} <= found.keys()
 
 
 @pytest.mark.parametrize("name", workload.names())
-def test_a_small_capture_of_its_work_is_bundled(name: str) -> None:
+def test_a_small_capture_of_each_workload_is_bundled(name: str) -> None:
     described = workload.load(name)
     info = json.loads((DATA / "captures" / f"{name}.trace" / "trace.json").read_text())
     assert info["complete"] and info["records"] == described.small["max_refs"]
@@ -60,7 +60,7 @@ def test_a_small_capture_of_its_work_is_bundled(name: str) -> None:
         f"recording began after {described.small['skip_refs']} records"
         in (info["source"]["detail"])
     )
-    # The dynamic loader and a program that waits touch a few pages only.
+    # More than the dynamic loader or a waiting program touches.
     assert sum(info["pages_by_kinds"].values()) >= 30
 
 
@@ -118,7 +118,7 @@ def test_missing_programs_get_the_command_to_install_them(nearfar: Run, tmp_path
     )
 
 
-def test_all_goes_on_and_tells_what_is_left_out(
+def test_capture_all_continues_and_lists_what_is_left_out(
     nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -166,7 +166,7 @@ def test_capture_whole_and_small(nearfar: Run, tmp_path: Path) -> None:
         ({"small": "{ skip_refs = 100_000_000, max_refs = 1 }"}, 1, "ended before `small"),
     ],
 )
-def test_work_not_done_is_no_capture(
+def test_failed_work_leaves_no_capture(
     changes: dict[str, str], code: int, wanted: str, tmp_path: Path
 ) -> None:
     one = workload.parse("mine.toml", short(**changes))
@@ -189,7 +189,7 @@ def test_a_server_and_its_client(tmp_path: Path) -> None:
 
 
 @needs_qemu
-def test_a_program_that_stays_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hung_program_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workload, "PATIENCE", 1.0)
     text = short(command='["sleep", "1000"]', client='[["true"]]')
     with pytest.raises(NearfarError, match="did not end within 1 s of its last client"):
@@ -212,7 +212,7 @@ def test_a_display_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_guest_s_script_runs_what_a_capture_runs(tmp_path: Path) -> None:
-    """Its shell starts the program with its input, then the clients, and waits longer."""
+    """It starts the program with its input, then the clients; they wait longer than without VM."""
     text = short(
         command='["sh", "-c", "cat >got; until [ -e done ]; do sleep 0.1; done"]',
         stdin='"typed"',
@@ -221,7 +221,7 @@ def test_a_guest_s_script_runs_what_a_capture_runs(tmp_path: Path) -> None:
     made = workload.parse("mine.toml", text + '\ntyped = { text = "abc" }\n')
     workload.make_inputs(made, tmp_path)
     script = workload_guest.script(made.to_dict())
-    # Its folder in a guest.
+    # /work is the folder in a guest.
     own = script.replace("=/work", f"={tmp_path}")
     subprocess.run(["sh", "-c", own], cwd=tmp_path, check=True, timeout=HANG)
     assert (tmp_path / "got").read_text() == (tmp_path / "done").read_text() == "abc"
@@ -230,13 +230,13 @@ def test_a_guest_s_script_runs_what_a_capture_runs(tmp_path: Path) -> None:
 
 @pytest.mark.long("one more guest under TCG")
 def test_a_workload_in_a_guest(tmp_path: Path) -> None:
-    """Its kernel is recorded with it, and what the guest touched before is not."""
+    """The kernel is recorded with the program, but nothing from before its start."""
     fetched("x86_64")
     made = workload.capture(workload.load("gunzip"), tmp_path, vm=True)
     assert made.trace == tmp_path / "gunzip-vm.trace"
     kinds = json.loads((made.trace / "trace.json").read_text())["records_by_kind"]
     assert kinds["load"] > 10_000_000 and kinds["kernel-fetch"] > 100_000
-    # A small part of the memory that its packages take.
+    # Much less than the memory that the guest's packages take.
     assert made.pages < 16_000
 
 

@@ -328,7 +328,7 @@ mod tests {
             (vec![("fast", "64M"), ("far", "umd:nvme")], "[flash]"),
             (vec![("fast", "64M"), ("far", "node")], "write node:N"),
             (vec![("fast", "64M"), ("far", "node:4000")], "no memory node 4000"),
-            (vec![("fast", "64M"), ("far", "node:1"), ("far_latency", "2us")], "where they are"),
+            (vec![("fast", "64M"), ("far", "node:1"), ("far_latency", "2us")], "accessed in place"),
             (vec![("fast", "512M"), ("far", "umd:umd")], "--far-size"),
             (vec![("fast", "64M"), ("policy", "memtis")], "samples"),
             (vec![("fast", "64M"), ("policy", "oracle")], "future"),
@@ -374,7 +374,7 @@ mod tests {
             (with(Some("tpp"), Hooks::WRITTEN, "mine", &[]), "`nomad`"),
             (with(Some("memtis"), Hooks::default(), "mine", &[]), "samples"),
             (with(Some("nomad"), Hooks::default(), "mine", &[("notise", "x")]), "no such knob"),
-            (with(None, Hooks::FORESEE, "mine", &[]), "--policy mine: knows the future"),
+            (with(None, Hooks::FORESEE, "mine", &[]), "--policy mine: needs future"),
             (with(None, Hooks::default(), "a\nb", &[]), "a line of text"),
         ] {
             let text = found.map(|_| ()).unwrap_err().to_string();

@@ -1,7 +1,7 @@
 """UMD (002) against the ``ssd`` study: figure 2's six times, table 1, statements of the text.
 
 All cells share one set of parameters (:class:`Setting`); what the paper leaves open is varied one
-at a time (:data:`OTHERWISE`). The program is pigz (``workloads/pigz.toml``), with 1.4 billion
+at a time (:data:`ALTERNATIVES`). The program is pigz (``workloads/pigz.toml``), with 1.4 billion
 references. The repository has its page view: the references that miss a small cache of whole pages,
 which include all to a page that the device could have evicted. Instruction counts are those of the
 full program. Its waits for DRAM and page walks and its number of accesses, which the view lacks,
@@ -96,7 +96,7 @@ class Setting:
 
 
 #: Other choices, one at a time: name, what it represents, changes of the setting.
-OTHERWISE: Final[tuple[tuple[str, str, Json], ...]] = (
+ALTERNATIVES: Final[tuple[tuple[str, str, Json], ...]] = (
     ("45 MB unpacked", "the file's size is what comes out", {"program": "pigz-45"}),
     ("files from a disk", "seeks of 8.5 ms, 156 MB/s, read ahead", {"disk": "hdd"}),
     ("file data is written", "a disk controller on the bus", {"file_data": "dirty"}),
@@ -233,7 +233,7 @@ def study(
             return Reproduced(rows, run)
         base = _rows(pigz, usual)
         cases = [compared("as chosen", "this run", base, base)]
-        for name, why, changes in OTHERWISE:
+        for name, why, changes in ALTERNATIVES:
             cases.append(compared(name, why, _rows(pigz, usual.changed(**changes)), base))
         tables = list(_tables(pigz, usual, stack))
         return Reproduced(rows, run, cases, tables=tables)

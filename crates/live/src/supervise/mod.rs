@@ -343,7 +343,7 @@ mod tests {
         let mut supervisor = supervisor();
         assert_eq!(supervisor.check_all(), None);
         supervisor.images.get_mut(&0).unwrap().hang.time = hang::HANG;
-        assert!(supervisor.check_all().unwrap().contains("has not been heard of for 2 s"));
+        assert!(supervisor.check_all().unwrap().contains("has sent no heartbeat for 2 s"));
         // A policy may take longer.
         let block = &supervisor.shared.blocks()[0];
         let heard = block.heartbeat.load(Ordering::Relaxed);

@@ -721,7 +721,7 @@ fn invalid_options_are_refused() {
         assert!(error.unwrap_err().to_string().contains(part), "{part}");
     }
     let error = Host::new(&Machine::load("nvme", "".as_ref()).unwrap(), None).unwrap_err();
-    assert!(error.to_string().contains("key tlb.second: the ssd study knows"), "{error}");
+    assert!(error.to_string().contains("key tlb.second: the ssd study supports"), "{error}");
     assert!(
         error.to_string().contains("use --machine umd; or `nearfar machine show nvme"),
         "{error}"
