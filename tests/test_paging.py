@@ -181,8 +181,8 @@ def test_memories_of_fewer_than_8_pages_are_left_out(nearfar: Run, tmp_path: Pat
     refused = nearfar(*words, "--memory", "32767,4K")
     assert refused.returncode == 2 and not refused.stdout
     assert refused.stderr == (
-        "nearfar: error: --memory: no size holds 8 pages of 4096 bytes; with fewer all thrash; "
-        "give 32768 bytes or more, or smaller --page-sizes\n"
+        "nearfar: error: --memory: no size holds 8 pages of 4096 bytes; with fewer pages, "
+        "every program thrashes; give 32768 bytes or more, or smaller --page-sizes\n"
     )
 
 

@@ -149,7 +149,7 @@ def test_a_run_that_fails_gets_no_limit(program: Path, tmp_path: Path, what: str
     words = ["sh", "-c", f"{program} '{what}'; exit $(($? ? 3 : 0))"]
     capture.capture(words, trace, follow_forks=True)
     failed = what != "lock"
-    says = "not recorded: a run without error (exit status 3)" if failed else None
+    says = "not recorded: a successful run (exit status 3)" if failed else None
     assert sized(trace)["no_limit"] == says
 
 
@@ -290,7 +290,7 @@ def test_a_command_is_recorded_and_sized(
     done = nearfar("size", "--swap", "zram", "--", "seq", "20000")
     assert done.returncode == 0, done.stderr
     heads = [line.split("  ")[0] for line in done.stdout.splitlines() if not line.startswith(" ")]
-    assert heads == ["memory", "page size", "swap", "limits", "rests on", "risk"]
+    assert heads == ["memory", "page size", "swap", "limits", "based on", "risk"]
     assert (tmp_path / "seq.trace" / "trace.json").is_file()
     again = nearfar("size", "seq.trace", "--swap", "zram", "--format", "json")
     (row,) = json.loads(again.stdout)["rows"]

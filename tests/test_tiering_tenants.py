@@ -67,7 +67,7 @@ def test_two_traces(nearfar: Run, tmp_path: Path) -> None:
     [
         (["nomad-small"], "2:1", "2 shares for 1 programs"),
         (["nomad-small", "nomad-large"], "2", "1 shares for 2 programs"),
-        (["nomad-small", "nomad-large"], "2:0", "'2:0' are no shares"),
+        (["nomad-small", "nomad-large"], "2:0", "'2:0' are not shares"),
         (["nomad-small", TRACES[0]], None, "do not run together"),
     ],
 )

@@ -208,7 +208,9 @@ def test_a_program_that_ends_gets_an_answer_without_limits(hot: Path) -> None:
     with subprocess.Popen([hot, "8", "16", "2"], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stdout.readline() == b"ready\n"
         row = sized(child.pid, for_=6)
-    assert row["no_limit"] == "it ended while it was watched" and row["max_bytes"] is None
+    assert (
+        row["no_limit"] == "the program ended during the measurement" and row["max_bytes"] is None
+    )
     assert 7 * MIB <= row["anonymous_bytes"] <= 16.5 * MIB
 
 
@@ -331,7 +333,7 @@ def test_a_group_of_version_1_is_not_squeezed(tmp_path: Path) -> None:
     with pytest.raises(NearfarError, match="group of version 1.*unified_cgroup_hierarchy"):
         choose("squeeze", target)
     (tmp_path / "cgroup.procs").write_text("0\n0\n")
-    with pytest.raises(NearfarError, match="no numbers in here; run outside of the container"):
+    with pytest.raises(NearfarError, match="in another PID namespace"):
         of_group(str(tmp_path))
 
 
@@ -471,7 +473,7 @@ def test_all_outputs(nearfar: Run, running: subprocess.Popen[bytes], tmp_path: P
     done = nearfar("watch", running.pid, *options, "-o", folder)
     assert done.returncode == 0, done.stderr
     heads = [line.split("  ")[0] for line in done.stdout.splitlines() if not line.startswith(" ")]
-    assert heads == ["memory", "swap", "limits", "rests on", "cost", "risk"]
+    assert heads == ["memory", "swap", "limits", "based on", "cost", "risk"]
     stored = json.loads((folder / "run.json").read_text())
     assert stored["study"] == "watch" and (folder / "windows.parquet").is_file()
     assert "1 unchanged" in nearfar("diff", folder, folder).stdout
@@ -496,8 +498,8 @@ def test_a_program_is_started(nearfar: Run, hot: Path) -> None:
         (["1", "--emit", "qemu"], "has no emitter 'qemu'"),
         (["1", "--for", "x"], "--for"),
         (["--", "true"], "true: ended before it could be watched"),
-        (["1", "--follow", "--emit", "cgroup"], "--follow: has many answers; leave out"),
-        (["1", "--follow", "--confirm"], "--follow: has many answers; leave out"),
+        (["1", "--follow", "--emit", "cgroup"], "--follow: prints many answers; leave out"),
+        (["1", "--follow", "--confirm"], "--follow: prints many answers; leave out"),
         (["1", "--follow", "--format", "csv"], "--follow: has no format csv"),
     ],
 )
@@ -726,7 +728,11 @@ def test_methods_on_a_kernel_that_has_them(hot: Path) -> None:
     assert said["sharing"].startswith("the process shares its control group; give --cgroup")
     assert said["empty"] == "--cgroup empty: has no process"
     assert said["kernel"].startswith("2: `kthreadd` is a kernel thread")
-    assert said["root"].startswith("the group counts no memory; take one below the root")
-    assert said["root-here"].startswith("root may not read process 1 in here; run outside of")
+    assert said["root"].startswith(
+        "the control group has no memory controller; name a group below the root"
+    )
+    assert said["root-here"].startswith(
+        "root in this container may not read process 1; run outside"
+    )
     assert said["user"].startswith("process 1 is another user's; run as root, or give Python CAP_")
     assert said["hidden"] == "1: is hidden from this user (/proc has hidepid); run as root"

@@ -276,7 +276,7 @@ def thp(
     notes = [*trace_warnings(run), *machine_warnings(run)]
     if not answer["lifetimes"]:
         notes.append(
-            "the trace does not say what was mapped: all memory counts as private, and khugepaged "
+            "the trace has no mapping events: all memory counts as private, and khugepaged "
             "merges nothing"
         )
     rows, areas = answer["rows"], _compared(answer["areas"], _base(answer["rows"]))

@@ -430,7 +430,7 @@ fn finish(
     if let End::Exit(status) = end
         && status != 0
     {
-        unrecorded.push(format!("a run without error (exit status {status})"));
+        unrecorded.push(format!("a successful run (exit status {status})"));
     }
     writer.change_source(|source| {
         details.iter().for_each(|detail| source.detail = format!("{}; {detail}", source.detail));

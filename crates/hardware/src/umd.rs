@@ -85,7 +85,7 @@ impl Umd {
         if frames == 0 || frames > u64::from(geometry.user_pages) {
             return Err(Error::input(
                 "--dram",
-                format!("{dram_bytes} bytes do not lie between a page and the device's capacity"),
+                format!("{dram_bytes} bytes must be between one page and the device's capacity"),
                 format!("give {} to {} bytes", geometry.page_bytes, geometry.user_bytes()),
             ));
         }

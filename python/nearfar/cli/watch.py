@@ -103,7 +103,7 @@ def run(
     from nearfar.watch import Plan, monitor
 
     if follow and (emit is not None or options.get("confirm")):
-        raise NearfarError("--follow: has many answers; leave out --emit and --confirm")
+        raise NearfarError("--follow: prints many answers; leave out --emit and --confirm")
     if follow and output_format not in ("table", "json"):
         raise NearfarError(f"--follow: has no format {output_format}; give table or json")
     if prometheus is not None:

@@ -51,7 +51,7 @@ def lines(row: declared.Row, limit: float, filled: str) -> list[tuple[str, str]]
         *([("huge pages", f"{row['thp_why']}.")] if row.get("thp_why") else []),
         ("swap", f"{swap}."),
         ("limits", limits(row)),
-        ("rests on", f"{row['trace']}, {part}, on the machine {row['machine']} (--view machine)."),
+        ("based on", f"{row['trace']}, {part}, on the machine {row['machine']} (--view machine)."),
         ("risk", f"{row['risk']}."),
     ]
 

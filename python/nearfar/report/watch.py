@@ -113,7 +113,7 @@ def lines(row: declared.Row) -> list[tuple[str, str]]:
         ("swap", f"{none if row['storage'] is None else swapped(row)}."),
         ("limits", limits(row)),
         (
-            "rests on",
+            "based on",
             f"{row['vm']}, {_processes(row['processes'])}, watched for {row['seconds']:.3g} s by "
             f"{row['why_method']}; times of the machine {row['machine']}.",
         ),

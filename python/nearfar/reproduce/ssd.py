@@ -97,7 +97,7 @@ class Setting:
 
 #: Other choices, one at a time: name, what it represents, changes of the setting.
 ALTERNATIVES: Final[tuple[tuple[str, str, Json], ...]] = (
-    ("45 MB unpacked", "the file's size is what comes out", {"program": "pigz-45"}),
+    ("45 MB unpacked", "45 MB is the size of the output", {"program": "pigz-45"}),
     ("files from a disk", "seeks of 8.5 ms, 156 MB/s, read ahead", {"disk": "hdd"}),
     ("file data is written", "a disk controller on the bus", {"file_data": "dirty"}),
     ("decimal megabytes", "MB are 10^6 bytes", {"sizes": ("100000000", "150000000")}),
@@ -116,8 +116,8 @@ ALTERNATIVES: Final[tuple[tuple[str, str, Json], ...]] = (
      {"machine": {"cost.exception": "1us", "cost.context_switch": "1.9us"}}),
     ("ten times the kernel costs", "a slow kernel, cold caches",
      {"machine": {"cost.exception": "20us", "cost.context_switch": "38us"}}),
-    ("one instruction a cycle", "a faster core", {"machine": {"cpu.ipc": 1.0}}),
-    ("a third of an instruction a cycle", "a slower core", {"machine": {"cpu.ipc": 0.33}}),
+    ("1 instruction per cycle", "a faster core", {"machine": {"cpu.ipc": 1.0}}),
+    ("0.33 instructions per cycle", "a slower core", {"machine": {"cpu.ipc": 0.33}}),
     ("small caches", "32 KiB of each first, 1 MiB second", {"misses": "small"}),
     ("no second cache", "128 KiB of each first", {"misses": "first-level"}),
     ("one die", "no parallelism",
@@ -135,7 +135,7 @@ ALTERNATIVES: Final[tuple[tuple[str, str, Json], ...]] = (
     ("256 pages per block", "longer collections",
      {"machine": {"flash.pages_per_block": 256, "flash.blocks_per_plane": 274,
                   "flash.gc_start_free": 0.008}}),
-    ("threads in step", "half a piece ahead", {"window": _PIECE // 2}),
+    ("shorter run-ahead", "threads run at most half a piece ahead", {"window": _PIECE // 2}),
     ("threads far apart", "ten pieces ahead", {"window": 10 * _PIECE}),
 )  # fmt: skip
 

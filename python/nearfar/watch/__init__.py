@@ -311,7 +311,7 @@ def _row(
     high_end = min(max([memory, *others]) * (1 + error[1]), most)
     swapped = max(last.private + last.file - memory, 0.0) if swaps else 0.0
     swapped = min(swapped, last.private)
-    no_limit = "it ended while it was watched" if watched.ended else None
+    no_limit = "the program ended during the measurement" if watched.ended else None
     high = limits.high(round(high_end), highest, round(last.locked)) if swaps else None
     return declared.Row(
         vm=plan.target.name,

@@ -89,7 +89,8 @@ def of_group(path: str) -> Target:
         raise NearfarError(f"--cgroup {path}: has no process")
     if not any(pids):
         raise NearfarError(
-            f"--cgroup {path}: its processes have no numbers in here; run outside of the container"
+            f"--cgroup {path}: its processes are in another PID namespace; run outside the "
+            "container"
         )
     return Target(group.name or "root", group=group)
 
@@ -186,7 +187,8 @@ def denied(pid: int, *files: str) -> str | None:
         lacking = " and ".join(name for bit, name in _CAPABILITIES.items() if not held >> bit & 1)
         if os.geteuid() == 0:
             given = f", or add {lacking} to it" if lacking else ""
-            return f"root may not read process {pid} in here; run outside of the container{given}"
+            reason = f"root in this container may not read process {pid}"
+            return f"{reason}; run outside the container{given}"
         try:
             user = int(_field(str(pid), "Uid").split()[0])
         except OSError:

@@ -186,7 +186,9 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
     {
         return Err(Error::input(
             "--memory",
-            format!("no size holds {MIN_FRAMES} pages of {smallest} bytes; with fewer all thrash"),
+            format!(
+                "no size holds {MIN_FRAMES} pages of {smallest} bytes; with fewer pages, every program thrashes"
+            ),
             format!("give {} bytes or more, or smaller --page-sizes", MIN_FRAMES * smallest),
         ));
     }

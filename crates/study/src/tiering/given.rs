@@ -50,7 +50,7 @@ impl Value for Shares {
             .collect();
         shares.map(Self).ok_or_else(|| {
             format!(
-                "'{}' are no shares; write a number above 0 for each program, such as 2:1",
+                "'{}' are not shares; write a number above 0 for each program, such as 2:1",
                 given.shown()
             )
         })

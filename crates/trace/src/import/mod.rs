@@ -359,7 +359,7 @@ pub fn read(
     if records == 0 {
         return Err(Error::input(
             place,
-            format!("no records ({} bad ones let through)", skipped),
+            format!("no records ({} bad ones skipped)", skipped),
             format!("check that it is a {} trace", importer.name()),
         ));
     }

@@ -216,7 +216,7 @@ fn no_records_is_an_error() {
         assert!(error(name, b"").contains("empty: no records"), "{name}");
     }
     assert!(detected(b"").unwrap_err().contains("empty: no records"));
-    assert!(error("lackey", b"==1== noise\n\n").contains("no records (0 bad ones let through)"));
+    assert!(error("lackey", b"==1== noise\n\n").contains("no records (0 bad ones skipped)"));
     assert!(error("csv", b"addr,size\n").contains("no records"));
     assert!(error("dinero", &gzip(b"")).contains("empty: no records"));
 }

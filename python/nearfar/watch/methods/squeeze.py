@@ -46,7 +46,9 @@ def lacks(target: Target) -> str | None:
             "systemd.unified_cgroup_hierarchy=1"
         )
     if not (target.group / "memory.current").is_file():
-        return "the group counts no memory; take one below the root, with the memory controller"
+        return (
+            "the control group has no memory controller; name a group below the root that has one"
+        )
     if not (target.group / "memory.reclaim").is_file():
         return "the group has no memory.reclaim (Linux 5.19 or later)"
     try:
