@@ -55,7 +55,7 @@ def _ended(cell: dict[str, Any]) -> str:
 def every_cell() -> str:
     """Time, faults and swap-ins of the laps of each cell."""
     lines = [
-        "| workload | memory | page | seconds of a lap | in the kernel | major faults | MiB read "
+        "| workload | memory | page | seconds per lap | in the kernel | major faults | MiB read "
         "back | in one piece | pages given | laps | boots that ended early |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]

@@ -296,7 +296,7 @@ def _option_row(option: dict[str, Any]) -> str:
     text = _cell(option["what"])
     if option["choices"] and not option["open"]:
         names = ", ".join(f"`{name}`" for name, _ in option["choices"])
-        text = f"{text.rstrip('.')}: {names}"
+        text = f"{text} One of: {names}."
     flag = "--" + option["name"].rstrip("_").replace("_", "-")
     name = option["metavar"] if option["argument"] else flag
     return f"| `{name}` | {shown} | {text} |"

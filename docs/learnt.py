@@ -56,10 +56,10 @@ def summary() -> str:
         lines.append(f"| {label(paper)} | {counts} |")
         part = [f"**{label(paper)}**\n"]
         if held := by_verdict["yes"]:
-            part.append(f"* Stand: {'; '.join(map(_item, held))}.")
+            part.append(f"* Hold: {'; '.join(map(_item, held))}.")
         if failed := by_verdict["NO"]:
             wrong = (f"{_item(row)} (ours {value(row['ours'])} {row['unit']})" for row in failed)
-            part.append(f"* Do not: {'; '.join(wrong)}.")
+            part.append(f"* Do not hold: {'; '.join(wrong)}.")
         if unjudged := by_verdict["input"]:
             inputs = (f"{_item(row)} (`{row['input']}`)" for row in unjudged)
             part.append(f"* Repeats an input, so not judged: {'; '.join(inputs)}.")

@@ -140,7 +140,7 @@ def every_cell() -> str:
     """Medians of every cell, as a table of the documentation."""
     lines = [
         "| program, fast memory, far tier | epf | s | processor s | processors | faults | services "
-        "| predicted, us | took, us | slept | kept a processor |",
+        "| predicted, us | took, us | slept | busy-waited |",
         "|---|---|" + 9 * "---:|",
     ]
     for cell in recorded(NAME)["cells"]:

@@ -77,7 +77,7 @@ MODELS: Final[dict[str, Model]] = {
     )
 }
 
-#: Error that least squares minimizes.
+#: Error that the fit minimizes.
 WEIGHTINGS: Final = {
     "absolute": "every point's error alike",
     "relative": "the error's share of the point's value",

@@ -91,7 +91,7 @@ class Option:
         """The description, the choices, and the default if it is None."""
         text = self.what
         if self.choices and len(self.choices) <= _MAX_LISTED:
-            text = f"{text.rstrip('.')}: {', '.join(name for name, _ in self.choices)}."
+            text = f"{text} One of: {', '.join(name for name, _ in self.choices)}."
         return f"{text} [default: {self.shown}]" if self.shown else text
 
     @property

@@ -64,7 +64,7 @@ TABLES: Final = {
                    "saves against the first policy, or `never`, once memory is filled.", "saves"),
             Column("saved_share", "double", False, "", "`saved_ns` as a share of the time of the "
                    "program.", "gain"),
-            Column("added_bytes", "double", False, "bytes", "Mean memory in addition.", "adds"),
+            Column("added_bytes", "double", False, "bytes", "Mean memory that it adds.", "adds"),
             Column("advice", "string", False, "", "`MADV_HUGEPAGE`: it has larger pages and saves "
                    "at least 0.1 % of the time. `MADV_NOHUGEPAGE`: it adds more than 1 % to the "
                    "memory of the program, and this share is more than twice that of the time that "

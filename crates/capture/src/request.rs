@@ -20,12 +20,13 @@ nearfar_schema::options! {
     pub struct Request {
         /// Record instruction fetches, one for each block of straight-line code.
         fetch: bool = true,
-        /// Record pages that are resident when recording begins late, as accesses of the kernel.
+        /// Record pages that are already resident when recording starts, as accesses of the kernel.
         resident: bool = true,
         /// Start recording this long after the program starts. Earlier mappings are known, but not
         /// which of their pages were touched.
         start_after: Option<TimeSpan> = none("at program start"),
         /// Start recording when nearfar receives this signal.
+        #[metavar = "SIGNAL"]
         start_on: Option<Signal> = none("at program start"),
         /// Stop recording after this time, or after this many records; the program keeps running.
         stop_after: Option<Stop> = none("at program exit"),
@@ -42,9 +43,11 @@ nearfar_schema::options! {
         /// whole trace. `auto` lowers the share as the program grows.
         sample: Option<Rate> = none("every page"),
         /// Seed of the sample: another one selects other pages.
+        #[metavar = "SEED"]
         sample_seed: Count = 0,
         /// Boot this disk image (qcow2 or raw) and record the whole virtual machine, its kernel
         /// included, by guest-physical address. The image is not changed.
+        #[metavar = "DISK"]
         vm: Option<String> = none("a program is recorded"),
         /// Instead of a disk, boot a small Debian that apt downloads, and run the command in it.
         vm_image: Option<VmImage> = none("a program is recorded"),
@@ -53,8 +56,10 @@ nearfar_schema::options! {
         /// Number of processors of the virtual machine.
         cpus: Option<Count<1, 64>> = none("1"),
         /// Kernel to boot, instead of the disk's boot loader.
+        #[metavar = "FILE"]
         kernel: Option<String> = none("the disk boots"),
         /// Initial file system (initrd) for --kernel.
+        #[metavar = "FILE"]
         initrd: Option<String> = none("no file"),
         /// Command line of --kernel.
         append: Option<String> = none("nothing"),
@@ -66,8 +71,10 @@ nearfar_schema::options! {
         /// Maximum time from boot to the start of recording.
         boot_timeout: Option<TimeSpan> = none("15min"),
         /// Debian packages to install in --vm-image.
+        #[metavar = "NAMES"]
         packages: Option<List<String>> = none("busybox"),
         /// Files or folders to copy into --vm-image: PATH, which goes to /work, or PATH=GUEST.
+        #[metavar = "PATH[=GUEST]"]
         put: Option<List<String>> = none("nothing"),
     }
 }

@@ -55,7 +55,7 @@ nearfar_schema::columns! {
         window_faults: u64 as "let through",
         /// Processor time of its manager.
         manager_seconds: f64 ["s"] as "manager time",
-        /// Faults over the last second; null where it was not looked at before, as all of these are.
+        /// Faults over the last second; null in the first snapshot, as are the next three.
         faults_per_second: Option<f64> ["per s"] as "faults/s",
         /// Promotions over the last second.
         promotions_per_second: Option<f64> ["per s"] as "promotions/s",

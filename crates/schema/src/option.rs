@@ -39,7 +39,7 @@ pub struct Spec {
     /// Description, for help and docs.
     pub what: String,
     pub default: Default,
-    /// As [`Value::METAVAR`].
+    /// As [`Value::METAVAR`], or as declared.
     pub metavar: &'static str,
     /// As [`Value::python`].
     pub python: String,
@@ -73,6 +73,11 @@ impl Spec {
             argument: T::ARGUMENT,
             read: |given| T::read(given).map(|value| value.plain()),
         }
+    }
+
+    /// The same option with this placeholder for its value, instead of that of its type.
+    pub fn with_metavar(self, metavar: &'static str) -> Self {
+        Self { metavar, ..self }
     }
 
     /// The same option, but optional, because only some choices of a command take it. Help still
@@ -166,6 +171,7 @@ pub fn read_one<T: Value>(spec: &Spec, given: &BTreeMap<String, Given>) -> Resul
 ///         /// The part of the pages to simulate.
 ///         sample: Option<f64> = none("all"),
 ///         /// Threads; 0 = one per core.
+///         #[metavar = "THREADS"]
 ///         threads: Runtime<Count> = 0,
 ///     }
 /// }
@@ -173,6 +179,7 @@ pub fn read_one<T: Value>(spec: &Spec, given: &BTreeMap<String, Given>) -> Resul
 /// let options = Options::read(&given).unwrap();
 /// assert_eq!((options.tlb.0, options.sample, options.threads.0.0), (128, None, 0));
 /// assert_eq!(Options::specs()[1].flag(), "--sample");
+/// assert_eq!(Options::specs()[2].metavar, "THREADS");
 /// assert_eq!(Options::read(&[("tbl".to_owned(), 1.into())].into()).unwrap_err().place, "--tbl");
 /// ```
 #[macro_export]
@@ -180,7 +187,11 @@ macro_rules! options {
     (
         $(#[$attribute:meta])*
         $visible:vis struct $options:ident {
-            $($(#[doc = $what:literal])+ $name:ident: $type:ty = $default:expr,)*
+            $(
+                $(#[doc = $what:literal])+
+                $(#[metavar = $metavar:literal])?
+                $name:ident: $type:ty = $default:expr,
+            )*
         }
     ) => {
         $(#[$attribute])*
@@ -195,7 +206,7 @@ macro_rules! options {
                     stringify!($name),
                     concat!($($what,)+).trim_start(),
                     $default.into(),
-                ),)*]
+                )$(.with_metavar($metavar))?,)*]
             }
 
             fn read(

@@ -80,14 +80,14 @@ OWN: Final = (
     ),
     replace(
         _PAGING["page_sizes"],
-        what="Page sizes to consider besides 4 KiB; `...` doubles. `--view machine` uses only "
-        "sizes that the architecture can set.",
+        what="Page sizes to consider besides 4 KiB; `...`: powers of two. `--view machine` uses "
+        "only sizes that the architecture can set.",
     ),
     _PAGING["view"],
     replace(_PAGING["nested"], shown="the machine file's, else 4K, because advice is for a VM"),
     replace(
         _PAGING["page_cache"],
-        what="Where the program's files are when it starts, for --view machine.",
+        what="Whether files are in the page cache at the start, for --view machine.",
     ),
     replace(
         _PAGING["slowdown"],
@@ -154,8 +154,8 @@ ROWS: Final = Rows(
         ),
         byte_size(
             "settable_page_bytes",
-            "The advised size if the architecture can set it, else its better neighbour; 4096 if "
-            "that gains less than `min_gain`.",
+            "The advised size if the architecture can set it, else the better of the two nearest "
+            "sizes; 4096 if that gains less than `min_gain`.",
             title="set",
         ),
         number("predicted_ns", "Predicted time of the advised page.", "ns per reference"),
@@ -187,9 +187,9 @@ ROWS: Final = Rows(
             "Regret of `judged_page_bytes`; null with `--view machine`.",
             nullable=True,
         ),
-        number("baseline_4k_predicted_ns", "Of 4 KiB, predicted.", "ns per reference"),
+        number("baseline_4k_predicted_ns", "Predicted time with 4 KiB pages.", "ns per reference"),
         share("simulated_gain", "1 - simulated(advised) / simulated(4 KiB)."),
-        number("best_ns", "Of the best page, simulated.", "ns per reference"),
+        number("best_ns", "Simulated time with the best page.", "ns per reference"),
         text(
             "confidence",
             "`fit` in the table: `good`, `fair`, `poor` by `left_out_error` (5 %, 20 %); `unknown` "
@@ -219,8 +219,10 @@ ROWS: Final = Rows(
             "mechanism",
             "How the settable size is set: `base`, `granule`, `mthp`, `thp`, `hugetlb`.",
         ),
-        number("settable_predicted_ns", "Of the settable page, predicted.", "ns per reference"),
-        number("settable_ns", "Of the settable page, simulated.", "ns per reference"),
+        number(
+            "settable_predicted_ns", "Predicted time with the settable page.", "ns per reference"
+        ),
+        number("settable_ns", "Simulated time with the settable page.", "ns per reference"),
         share("settable_price", "predicted(settable) / predicted(advised) - 1."),
         text("why", "The advice in words."),
         share("model_gain", "1 - predicted(`model_page_bytes`) / predicted(4 KiB)."),
@@ -297,7 +299,7 @@ CURVE: Final = Rows(
         number("simulated_ns", "Simulated time.", "ns per reference"),
         number("translation_ns", "Time of address translation, simulated.", "ns per reference"),
         number("data_ns", "Time of the data, simulated.", "ns per reference"),
-        flag("fitted", "Whether the model has seen this size.", title="to the model"),
+        flag("fitted", "Whether the model was fitted to this size.", title="to the model"),
     ),
     keys=("page_bytes",),
     metrics={"simulated_ns": "less", "predicted_ns": "less"},

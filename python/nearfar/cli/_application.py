@@ -36,7 +36,7 @@ def build() -> typer.Typer:
 #: The groups of commands in `nearfar --help`, in order; each command file names its own.
 GROUPS: Final = {
     "Record": "write a trace",
-    "Ask": "page size, memory size, tier, device and placement for a trace",
+    "Ask": "which page size, memory size, device, tiering policy or placement",
     "Run": "run a real program with that choice",
     "Compare": "runs with each other and with the papers",
     "Tools": "machines, formats, set-up",

@@ -37,7 +37,7 @@ _FIRST: Final[Mapping[str, str]] = {
 
 def section(command: str, parameter: str) -> str:
     """The section of a command's option."""
-    if parameter in _OUTPUT:
+    if parameter in _OUTPUT and (command, parameter) != ("reproduce", "full"):
         return OUTPUT
     first = _FIRST.get(command)
     return OPTIONS if first is None or parameter in first.split() else ADVANCED

@@ -48,8 +48,8 @@ def run(
     capture starts the program: it cannot attach to one that runs already (there is no --pid).
     nearfar's options go before the program; all words after it are the program's.
 
-    The program runs 20 to 35 times slower than alone; --sample 1% makes that several times less.
-    To ask only how much memory a running program needs, `nearfar watch` slows it much less.
+    The program runs 20 to 35 times slower than alone; --sample 1% is several times faster.
+    To learn only how much memory a running program needs, use `nearfar watch`.
 
     The program keeps its standard streams; a summary goes to standard error. Exit code 0 if the
     trace is complete, whatever the program returns; 130 after Ctrl-C.

@@ -29,7 +29,7 @@ def run(
     *,
     format: str,  # noqa: A002
     force: Force = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
     **options: Unpack[declared.Options],
 ) -> None:
     """Export a trace for another tool (formats: docs/formats.md)."""

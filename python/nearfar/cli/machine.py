@@ -101,7 +101,7 @@ def measure(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Measure this machine and write its machine file, in about a minute.
+    """Measure this machine and write its machine file, in 15 to 60 seconds.
 
     As root, it measures faults of every page size that the kernel can set, and restores the
     kernel's settings.

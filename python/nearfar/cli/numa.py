@@ -27,7 +27,7 @@ from nearfar.schema import takes
 GROUP = "Ask"
 APP = typer.Typer(
     no_args_is_help=True,
-    help="Place memory on DRAM, persistent memory and CXL nodes: time, latency, bandwidth.",
+    help="Simulate memory placement on DRAM, persistent memory and CXL: time, latency, bandwidth.",
     epilog="Example: nearfar numa alloc --size 80G,3000G --mode memory-mode,alius",
 )
 

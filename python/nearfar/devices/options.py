@@ -45,7 +45,7 @@ OPTIONS: Final = (
     ),
     replace(
         _PAGING["slowdown"],
-        what="Slowdown to accept in the memory that is needed, compared with memory for all.",
+        what="Accepted slowdown, compared with memory for the whole resident set.",
     ),
     _SIZE["zram_ratio"],
     Option(

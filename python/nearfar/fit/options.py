@@ -24,14 +24,14 @@ OPTIONS: Final = (
     Option(
         "predict",
         "str | Sequence[int] | None",
-        "Page sizes to predict, such as 1K,2K,64K; `...` doubles.",
+        "Page sizes to predict, such as 1K,2K,64K; `...`: powers of two.",
         shown="those measured",
         metavar="SIZES",
     ),
     Option(
         "weighting",
         "str",
-        "Error that least squares minimizes.",
+        "Error that the fit minimizes.",
         default="absolute",
         metavar="NAME",
         choices=tuple(WEIGHTINGS.items()),

@@ -69,7 +69,7 @@ def _spent(result: ExplainResult) -> Table:
         "gain": saved / usual if saved is not None and usual else None,
     }
     heads, rows = term_cells(result, [*result.terms, sum_of_terms])
-    return listing("Time per reference as the machine spends it", heads, rows)
+    return listing("Time per reference by term", heads, rows)
 
 
 def term_cells(

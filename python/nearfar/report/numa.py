@@ -108,7 +108,7 @@ def pair(rows: Sequence[numa_pair.Row]) -> RenderableType:
     for row in rows:
         overlap = row["overlap"]
         shown.add_row(
-            "shuffled" if overlap is None else f"{_percent(overlap)} shared",
+            "shuffled" if overlap is None else f"{100 * overlap:.1f} % shared",
             f"{_percent(row['alone_hit_rate_a'])} / {_percent(row['alone_hit_rate_b'])}",
             f"{_percent(row['together_hit_rate_a'])} / {_percent(row['together_hit_rate_b'])}",
             f"{row['slowdown_a']:.2f}x / {row['slowdown_b']:.2f}x",

@@ -15,20 +15,19 @@ OPTIONS: Final = (
         "traces",
         "str | Path | None",
         "Folder of captures; --full adds those that are missing.",
-        shown="the views of whole runs that come with the sources",
+        shown="the reduced traces of whole runs that come with the sources",
         metavar="FOLDER",
     ),
     Option(
         "vm",
         "bool",
-        "Captures of whole virtual machines, NAME-vm.trace, with their kernels; needs --traces or "
-        "--full.",
+        "Read captures of whole virtual machines, NAME-vm.trace; needs --traces or --full.",
         default=False,
     ),
     Option(
         "live",
         "bool",
-        "Also run the paper's benchmark under nearfar run on this kernel; takes some minutes.",
+        "Also run the SSP (003) benchmark under `nearfar run`; takes some minutes.",
         default=False,
     ),
     Option("threads", "int", "Threads; 0 = one per core.", default=0, metavar="COUNT"),

@@ -97,14 +97,14 @@ ROWS: Final = Rows(
             "Peak resident set at the advised page size: private memory and mapped files, without "
             "other pages of the page cache.",
         ),
-        byte_size("locked_bytes", "The most memory that it locks (`mlock`)."),
+        byte_size("locked_bytes", "Peak locked memory (`mlock`)."),
         byte_size(
             "thrashes_below_bytes",
             "Memory below which it takes over twice as long; null if it never does.",
             nullable=True,
         ),
         byte_size("advised_page_bytes", "The advised page size.", title="page"),
-        byte_size("settable_page_bytes", "The same, for emitters."),
+        byte_size("settable_page_bytes", "The page size that `--emit` sets."),
         text("mechanism", "How it is set: `base`, `mthp`, `thp`."),
         share(
             "gain",

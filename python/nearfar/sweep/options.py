@@ -20,8 +20,8 @@ OPTIONS: Final = (
     Option(
         "threads",
         "int",
-        "Threads of the engine over all processes, 0 = one per core; with --dask in each cell, "
-        "0 = one.",
+        "Engine threads of all processes together, 0 = one per core; with --dask, those "
+        "of each cell, 0 = one.",
         default=0,
         metavar="COUNT",
     ),

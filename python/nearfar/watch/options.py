@@ -48,7 +48,7 @@ OPTIONS: Final = (
         "confirm",
         "bool",
         "Then try the advised memory for 10 s: the kernel reclaims at most 1 % at a time. It ends "
-        "early if the program waits for memory too often.",
+        "early if the program stalls too much.",
         default=False,
     ),
 )
@@ -69,8 +69,8 @@ ROWS: Final = Rows(
         byte_size("high_end_bytes", "Upper end."),
         share("slowdown", "The slowdown with this memory."),
         number("faults", "Faults with this memory.", "a second"),
-        byte_size("anonymous_bytes", "Its part that only swap can hold."),
-        byte_size("file_bytes", "Its part in pages of mapped files."),
+        byte_size("anonymous_bytes", "Anonymous part of `memory_bytes`."),
+        byte_size("file_bytes", "Mapped-file part of `memory_bytes`."),
         byte_size("resident_bytes", "The largest resident set meanwhile."),
         byte_size("peak_bytes", "The peak resident set since the program began."),
         byte_size("locked_bytes", "Memory that it locks (`mlock`)."),
@@ -84,8 +84,8 @@ ROWS: Final = Rows(
             "Resident memory when the advice was tried, on average; null if it was not.",
             nullable=True,
         ),
-        number("tried_faults", "Faults that were counted then.", "a second", nullable=True),
-        share("tried_slowdown", "The share of that time that it stalled.", nullable=True),
+        number("tried_faults", "Faults during the trial.", "a second", nullable=True),
+        share("tried_slowdown", "Share of the trial in which it stalled.", nullable=True),
         text(
             "tried_stopped",
             "Why it was not tried or not held; null if it was held for 10 s, or without --confirm.",

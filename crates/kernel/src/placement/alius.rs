@@ -19,7 +19,7 @@ impl Mode for Alius {
     }
 
     fn summary(&self) -> &'static str {
-        "DRAM near and far first, then far memory interleaved, own socket first (aliusM)"
+        "near and far DRAM first, then other memory interleaved, own socket first (aliusM)"
     }
 
     fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {

@@ -13,6 +13,6 @@ impl Mode for KmemDax {
     }
 
     fn summary(&self) -> &'static str {
-        "far memory as nodes without cores, for programs only; --nodes binds to them"
+        "other memory as nodes without cores, for programs only; --nodes binds to them"
     }
 }

@@ -12,7 +12,7 @@ use nearfar_hardware::table::on_huge_pages;
 use super::{AccessBits, Replacement, Setup};
 
 /// One line for lists of policies.
-pub const WHAT: &str = "second chance, one hand: page-size advice (000), TLB and fault models (001)";
+pub const WHAT: &str = "second chance with one hand, as in papers 000 and 001";
 
 /// Maximum number of frames whose ring is allocated at the start.
 const MAX_RESERVED: u64 = 1 << 24;

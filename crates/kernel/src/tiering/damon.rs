@@ -41,10 +41,10 @@ knobs! {
 
 /// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
-    what: "DAMON: hot regions move up and cold ones down, within quotas that tune themselves",
+    what: "DAMON: hot regions move up and cold ones down, within self-tuning quotas",
     follows: "Linux 6.16, samples/damon/mtier.c",
-    leaves_out: "physical addresses (its regions are of virtual ones), intervals that tune themselves",
-    not_for: "hot pages that are scattered: a region has one temperature",
+    leaves_out: "physical addresses (its regions are virtual), self-tuning intervals",
+    not_for: "scattered hot pages: all pages of a region count as equally hot",
     foresees: false,
     knobs: DamonKnobs::declared,
     make: |settings, mem| {

@@ -69,8 +69,8 @@ knobs! {
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "Memtis: sampled access histogram, periodic migration, huge-page split",
     follows: "Memtis (SOSP'23), its kernel for Linux 5.15",
-    leaves_out: "the cap on sampling's processor time, collapsing of base pages",
-    not_for: "a hot set that changes quicker than samples tell",
+    leaves_out: "the cap on sampling's processor time, collapse into huge pages",
+    not_for: "a hot set that changes faster than sampling can follow",
     foresees: false,
     knobs: MemtisKnobs::declared,
     make: |settings, mem| {

@@ -56,9 +56,9 @@ counters! {
     demotions_remapped,
     /// First writes to pages with a shadow.
     shadow_faults,
-    /// First writes to pages without one that the policy watches.
+    /// First writes to watched pages without a shadow.
     watch_faults,
-    /// Shadows freed because their room was needed.
+    /// Shadows freed to make room.
     shadows_reclaimed,
     /// Pages released by the program.
     released,
@@ -70,7 +70,7 @@ counters! {
     over_budget,
     /// Pages loaded from the far tier.
     far_loads,
-    /// Pages stored there.
+    /// Pages stored in the far tier.
     far_stores,
     /// Asynchronous reads from the far tier.
     fetches,
@@ -78,7 +78,7 @@ counters! {
     fetches_predicted_ns,
     /// Sum of the durations of asynchronous reads, ns.
     fetches_ns,
-    /// Faults whose thread slept until its page had come.
+    /// Faults whose thread slept until its page arrived.
     slept,
     /// Faults whose thread busy-waited until its page arrived.
     stalled,

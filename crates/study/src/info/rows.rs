@@ -10,7 +10,8 @@ nearfar_schema::columns! {
         bytes: u64 ["bytes"] as "bytes touched",
         /// Bytes of the distinct 4 KiB pages touched since the start.
         footprint_bytes: u64 ["bytes"],
-        /// Resident bytes (4 KiB frames) at the end of the interval; null if the trace has no lifetimes.
+        /// Resident bytes (4 KiB frames) at the end of the interval; null if the trace does not record freed
+        /// memory.
         resident_bytes: Option<u64> ["bytes"] as "bytes resident",
     }
     keys [record]
@@ -55,7 +56,7 @@ nearfar_schema::columns! {
     /// References with a stack distance d, 2^k <= d < 2^(k+1).
     #[derive(Copy, Eq)]
     pub struct ReuseBin {
-        /// k; null for first touches, which have no distance.
+        /// log2 of the distance, rounded down; null for first touches.
         distance_log2: Option<u32> as "distance",
         /// Page touches.
         count: u64 as "references",

@@ -38,10 +38,13 @@ nearfar_schema::options! {
         /// Allocator.
         allocator: Allocator = "vmalloc",
         /// Nodes to use, such as 0,4.
+        #[metavar = "NODES"]
         nodes: Nodes = none("the mode's"),
         /// A weight for each of --nodes.
+        #[metavar = "WEIGHTS"]
         weights: Weights = none("by bandwidth"),
         /// Node whose cores run the work.
+        #[metavar = "NODE"]
         from_: Option<Count> = none("the first with cores"),
         /// Cores used.
         threads: Threads = 1,
@@ -64,10 +67,13 @@ nearfar_schema::options! {
         /// Share of a stream's accesses that store.
         writes: Share = 0.0,
         /// Nodes to use, such as 0,4.
+        #[metavar = "NODES"]
         nodes: Nodes = none("the mode's"),
         /// A weight for each of --nodes.
+        #[metavar = "WEIGHTS"]
         weights: Weights = none("by bandwidth"),
         /// Node whose cores run the work.
+        #[metavar = "NODE"]
         from_: Option<Count> = none("the first with cores"),
         /// Cores used.
         threads: Threads = 1,
@@ -89,6 +95,7 @@ nearfar_schema::options! {
         /// DRAM in front of the node.
         cache: Option<Bytes> = none("the machine's"),
         /// Node whose cores run the work.
+        #[metavar = "NODE"]
         from_: Option<Count> = none("the first with cores"),
         /// Seed of random loads and of the shuffle.
         seed: Count = 1,
@@ -111,6 +118,7 @@ nearfar_schema::options! {
         /// Share of accesses that store.
         writes: Share = 0.0,
         /// Node whose cores run the work.
+        #[metavar = "NODE"]
         from_: Option<Count> = none("the first with cores"),
         /// Cores used.
         threads: Threads = 1,

@@ -35,7 +35,7 @@ const PREFETCH_PAGES: usize = 1 << 14;
 pub const MAX_MEMORIES: usize = 1024;
 
 nearfar_schema::choices! {
-    /// Where the program's files are when it starts.
+    /// Whether files are in the page cache at the start.
     pub enum PageCache: "state of the page cache" {
         /// the first reference to a page of a file reads it from storage
         Cold = "cold",
@@ -59,7 +59,7 @@ nearfar_schema::choices! {
 nearfar_schema::options! {
     /// The options of a paging study as they are written.
     pub struct Request {
-        /// Page sizes, powers of two from 64 bytes to 1 TiB; `...` doubles. By default, `--view
+        /// Page sizes, powers of two from 64 bytes to 1 TiB; `...`: powers of two. By default, `--view
         /// machine` uses those that Linux supports for anonymous memory: 4 KiB, and 16 KiB and
         /// larger.
         page_sizes: PageSizes = PAGE_SIZES,
@@ -79,6 +79,7 @@ nearfar_schema::options! {
         /// Machine name or file; comma-separated machines are compared as whole hosts.
         machine: Option<MachineNames> = none("here, if this machine was measured, else nvme"),
         /// Storage devices of the machine; with one machine, also devices of built-in machines.
+        #[metavar = "NAMES"]
         storage: Option<List<String>> = none("all"),
         /// Kinds of references to include.
         kinds: Option<List<Choice<Kinds>>> = none("all"),
@@ -86,7 +87,7 @@ nearfar_schema::options! {
         filter: Filter = "none",
         /// Whether memory is freed when the program unmaps it, if the trace has such events.
         lifetimes: Lifetimes = "on",
-        /// Where the program's files are when it starts.
+        /// Whether files are in the page cache at the start.
         page_cache: PageCache = "cold",
         /// Charge a write for each eviction of a dirty page.
         write_back: bool = false,

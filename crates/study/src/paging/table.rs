@@ -16,8 +16,8 @@ nearfar_schema::columns! {
         page_bytes: u64 ["bytes"],
         /// Memory size.
         memory_bytes: u64 ["bytes"],
-        /// Memory size as a fraction of the peak resident set (without lifetimes, of the 4 KiB footprint);
-        /// null if given in bytes.
+        /// Memory size as a fraction of the peak resident set (of the 4 KiB footprint if freed memory is not
+        /// modelled); null if given in bytes.
         memory_fraction: Option<f64> ["of the peak resident set"],
         /// Frames: memory / page, at least 8.
         frames: u64 ["pages"],
@@ -26,13 +26,13 @@ nearfar_schema::columns! {
         references: u64,
         /// Page walks: misses of all TLB levels.
         tlb_misses: u64 as "TLB misses",
-        /// e, epsilon of page-size advice (000).
+        /// TLB misses per reference, e.
         tlb_miss_rate: f64 ["per reference"] as "TLB miss rate",
         /// First-level misses that hit the second level; 0 with one level.
         tlb_second_hits: u64 as "second TLB hits",
         /// Page faults; an estimate in a captured sample.
         faults: u64,
-        /// d, delta of page-size advice (000).
+        /// Page faults per reference, d.
         fault_rate: f64 ["per reference"],
         /// Standard error of the fault rate in a captured sample, else null.
         fault_rate_error: Option<f64> ["per reference"],
@@ -44,12 +44,12 @@ nearfar_schema::columns! {
         storage: String,
         /// Time of address translation, T_A.
         translation_ns: f64 ["ns per reference"],
-        /// Time of the data, T_D.
+        /// Time of data access, T_D.
         data_ns: f64 ["ns per reference"],
         /// T_A + T_D.
         total_ns: f64 ["ns per reference"],
-        /// Faults on pages that the kernel filled with zeros, or with a copy. Without lifetimes, all memory
-        /// counts as private.
+        /// Faults on pages that the kernel filled with zeros, or with a copy. If freed memory is not
+        /// modelled, all memory counts as private.
         zero_fills: u64,
         /// Faults that read a page of a file for the first time.
         file_reads: u64,

@@ -244,6 +244,7 @@ nearfar_schema::options! {
         /// or sleeps only for long waits (`smart:50us`).
         epf: List<epf::Written> = "none,all,smart:50us",
         /// Storage device of the machine that holds the files.
+        #[metavar = "NAME"]
         disk: Option<String> = none("none: reading files takes no time"),
         /// Share of the flash that is first filled in order, and share then overwritten at random.
         precondition: Shares<2> = "60%,50%",
@@ -265,7 +266,7 @@ nearfar_schema::options! {
         window: Count<1> = 1 << 20,
         /// Seed of the random writes of the preconditioning.
         seed: Count = 1,
-        /// Cells simulated at a time; 0 = one per core.
+        /// Rows simulated at once; 0 = one per core.
         threads: Runtime<Count<0, 1024>> = 0,
     }
 }

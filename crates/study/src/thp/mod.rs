@@ -55,6 +55,7 @@ nearfar_schema::options! {
         /// host's page table.
         nested: Option<Bytes> = none("from the machine file"),
         /// The kernel.
+        #[metavar = "VERSION"]
         linux: Linux = "6.13",
         /// Free memory in blocks of 2 MiB when the program begins. A fault that finds none takes small
         /// pages, or makes room if the program asked for huge pages there.
@@ -63,6 +64,7 @@ nearfar_schema::options! {
         /// huge pages are split and memory is swapped.
         memory: Option<OneMemory> = none("unlimited"),
         /// Storage device of the machine for swap.
+        #[metavar = "NAME"]
         storage: Option<String> = none("the machine's first"),
         /// khugepaged: time between two scans.
         scan_sleep: Nanoseconds = "10s",
@@ -93,7 +95,7 @@ nearfar_schema::columns! {
         references: u64,
         /// Total time.
         total_ns: f64 ["ns per reference"] as "time",
-        /// Instructions, when nothing misses.
+        /// Instructions without misses.
         cpu_ns: f64 ["ns per reference"] as "cpu",
         /// Waiting for the second level of the TLB.
         tlb_ns: f64 ["ns per reference"] as "TLB",
@@ -109,7 +111,7 @@ nearfar_schema::columns! {
         start_ns: f64 ["ns per reference"] as "start",
         /// Waiting for swap.
         io_ns: f64 ["ns per reference"] as "I/O",
-        /// Most private memory that was mapped at once, as `RssAnon` counts it.
+        /// Peak mapped private memory, as `RssAnon` counts it.
         peak_bytes: u64 ["bytes"] as "peak",
         /// Mean over time.
         mean_bytes: f64 ["bytes"] as "mean",

@@ -33,7 +33,7 @@ nearfar_schema::options! {
         policy: Policies = "all",
         /// Machine name or file; it needs two to four nodes and [cost].
         machine: MachineName = "cxl-a",
-        /// Loads and stores of a generated workload's rounds, unless its file says so.
+        /// Loads and stores of a generated workload's rounds, unless its file sets `mix`.
         mix: Mix = "write",
         /// Popularity of the pages of a generated workload, as in YCSB.
         pattern: Pattern = "scrambled-zipf",
@@ -54,7 +54,7 @@ nearfar_schema::options! {
         slow: Option<OneMemory> = none("the machine's"),
         /// Memory that a generated workload maps, at full scale.
         rss: Option<Bytes> = none("the workload's"),
-        /// The part of --rss that is used, at its end.
+        /// Working set: the last part of --rss.
         wss: Option<Bytes> = none("the workload's"),
         /// Map memory as huge pages of 2 MiB.
         huge: bool = false,
@@ -71,7 +71,7 @@ nearfar_schema::options! {
         /// Slowdown to accept in the recommended size of fast memory, compared with only fast
         /// memory.
         slowdown: Share = crate::SLOWDOWN,
-        /// Points of the time series per phase; printed if not 40.
+        /// Points of the time series per phase.
         points: Count<1, 100_000> = 40,
         /// Threads; 0 = one per core. A policy in Python uses one.
         threads: Runtime<Count<0, 1024>> = 0,
