@@ -175,12 +175,12 @@ def test_a_program_that_cannot_be_followed_runs_unrecorded(
     program.chmod(0o711 if what == "unreadable" else 0o755)
     command, why, named = {
         # The new root has no QEMU.
-        "root": (["chroot", root, "/hello"], "out of its reach", "/hello"),
+        "root": (["chroot", root, "/hello"], "it cannot open QEMU", "/hello"),
         "unreadable": ([*DROPS, program], "cannot be read", program),
         # The program closes the descriptors that are kept for QEMU.
         "closed": (
             [*DROPS, "bash", "-c", f"exec 1020<&- 1021<&- 1022<&- 1023<&-; exec {program}"],
-            "out of its reach",
+            "it cannot open QEMU",
             program,
         ),
     }[what]

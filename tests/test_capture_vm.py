@@ -121,10 +121,10 @@ def test_references_have_a_task(recorded: tuple[Path, str]) -> None:
     [
         (["--memory", "1G", "--", "true"], "--memory: is for virtual machines"),
         (["--vm", "none.qcow2"], "none.qcow2: cannot read"),
-        (["--vm", "none.qcow2", "--", "true"], "--vm: a machine of your own runs its own programs"),
+        (["--vm", "none.qcow2", "--", "true"], "--vm: no COMMAND is possible with"),
         (["--vm-image", "debian"], "command: is empty"),
         (["--vm-image", "debian", "--memory", "1M", "--", "true"], "at least"),
-        (["--vm", "a", "--start", "never"], "'never' is no start"),
+        (["--vm", "a", "--start", "never"], "'never' is not a start condition"),
         (["--vm", "a", "--arch", "aarch64"], "an aarch64 machine needs a kernel"),
         (["--vm", "a", "--initrd", "b"], "--initrd: needs a kernel"),
         (["--vm", "a", "--vm-image", "debian", "--", "true"], "--vm"),

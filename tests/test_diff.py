@@ -160,7 +160,7 @@ def test_bad_options_are_an_error_of_one_line(runs: Path) -> None:
 
     assert "did you mean total_ns" in refused(runs / "plain", runs / "plain", metric="totl_ns")
     assert "is of paging" in refused(runs / "plain", runs / "cheap")
-    assert "no run there" in refused(runs / "plain", runs / "nothing")
+    assert "not a run folder" in refused(runs / "plain", runs / "nothing")
 
 
 @pytest.mark.parametrize("damage", ["{", '{"study": "paging"}', "[]", '{"study": "sweep"}'])

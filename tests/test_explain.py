@@ -256,7 +256,7 @@ def test_bad_options_are_an_error_of_one_line(trace: Path, tmp_path: Path, nearf
     assert "it has 30 %, 50 %" in refused(run, "--page", "4K", "--memory", "70%")
     assert "is not one size" in refused(run, "--page", "4K", "--memory", "30%,50%")
     assert "it has optane" in refused(run, "--page", "4K", "--storage", "hdd")
-    assert "no run there" in refused(tmp_path, "--page", "4K")
+    assert "not a run folder" in refused(tmp_path, "--page", "4K")
 
 
 def test_another_trace_is_refused(trace: Path, tmp_path: Path) -> None:

@@ -239,8 +239,7 @@ FOLDER = 'for word; do case $word in file:*) cd "$(dirname "${word#file:}")"; es
         ),
         (
             "printf 'begin\\nexit 0\\n' > result; printf 'one\\r\\ntwo\\r\\n' > console",
-            "guest: the guest ended before the command; give it more memory; last console line: "
-            "two",
+            "guest: ended before the command; give it more memory; last console line: two",
             1,
         ),
         (
@@ -248,7 +247,7 @@ FOLDER = 'for word; do case $word in file:*) cd "$(dirname "${word#file:}")"; es
             "guest: its output files are cut off; check the free space",
             1,
         ),
-        ("exec sleep 1000", "guest: did not boot within 0 s; last line of its console: nothing", 1),
+        ("exec sleep 1000", "guest: did not boot within 0 s; last console line: nothing", 1),
     ],
 )
 def test_a_guest_that_fails_is_one_line(

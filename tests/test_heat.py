@@ -83,7 +83,7 @@ def test_a_record_is_imported_and_shown_by_the_command_line(
     done = nearfar("info", out, "--format", "json")
     assert json.loads(done.stdout)["working_set"]["most"] == 65536
     for words, says in (
-        (("paging", out), "without the references that this needs"),
+        (("paging", out), "not the references that this command needs"),
         (("info", out, "--no-reuse"), f"--reuse: {out} has no references"),
         (("import", data, "--max-refs", "3"), "--max-refs: damo records no references"),
         (("import", data, "-o", tmp_path / "x.trace"), "give -o a name that ends in .heat"),
@@ -105,7 +105,7 @@ def test_a_record_is_imported_and_shown_by_the_command_line(
         ((CORPUS / "cut").read_bytes(), "cut off"),
         (b"x\x9cnothing", "damaged"),
         (b"[{", "damaged"),
-        (b'[{"target_id": 1, "snapshots": [{}]}]', "an entry that it does not write"),
+        (b'[{"target_id": 1, "snapshots": [{}]}]', "an entry that damo never writes"),
         ((CORPUS / "json").read_bytes().replace(b'"131,072"', b'"1"'), "cannot be"),
         (b"base_time_absolute: 1 s\nwhat\n", "line 2: not of `damo report raw`"),
     ],

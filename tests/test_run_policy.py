@@ -353,7 +353,7 @@ class Named(Policy):
 @pytest.mark.parametrize(("policy", "knobs", "says"), [
     (Foresees, {}, "needs future references"),
     (Based, {}, "samples"),
-    (Ruled, {}, "only asked on the base `nomad`"),
+    (Ruled, {}, "only called on the base `nomad`"),
     (Named, {}, "a line of text"),
     (type("Based", (Policy,), {"base": "nomad"}), {"notise": 1}, "no such knob"),
 ])  # fmt: skip

@@ -354,7 +354,7 @@ def test_emit_needs_only_a_stored_result(nearfar: Run, gnugo: Path, tmp_path: Pa
         (["--memory", "1G", str(GNUGO)], "--memory: is for recording; give --vm, or a program"),
         (["--memory", "1G", "--", "true"], "--memory: is for virtual machines"),
         (["--vm", "no.qcow2"], "no.qcow2: cannot read"),
-        (["--vm", "no.qcow2", "--", "true"], "COMMAND would not run"),
+        (["--vm", "no.qcow2", "--", "true"], "no COMMAND is possible"),
     ],
 )
 def test_bad_options_are_refused_before_recording(

@@ -53,25 +53,25 @@ def study(times: Mapping[float | None, Times], phase: str = "round-4", **run: An
     [
         (
             {"none": [200], "nomad": [104], "ssp": [100], "oracle": [50]},
-            "ssp is fastest: 4.0 % ahead of nomad, 2x none (round-4, one seed).",
+            "ssp is fastest: 4.0 % ahead of nomad, 2x as fast as none (round-4, one seed).",
         ),
         (
             {"none": [200], "nomad": [100.9], "ssp": [100]},
-            "ssp and nomad are fastest, with no difference shown between them: 2x none "
-            "(round-4, one seed).",
+            "ssp and nomad are fastest, with no difference shown between them: 2x as "
+            "fast as none (round-4, one seed).",
         ),
         ({"none": [100.5], "ssp": [100]}, "No difference shown between ssp and none "
          "(round-4, one seed)."),
         (
             {"none": [200, 220], "nomad": [104, 106], "ssp": [100, 101]},
-            "ssp is fastest: 4.5 % (3.0 % to 6.0 %) ahead of nomad, 2.1x (1.98 to 2.2) none "
-            "(round-4, 2 seeds: mean, min to max).",
+            "ssp is fastest: 4.5 % (3.0 % to 6.0 %) ahead of nomad, 2.1x (1.98 to 2.2) "
+            "as fast as none (round-4, 2 seeds: mean, min to max).",
         ),
         # One run of nomad is as fast as one of ssp.
         (
             {"none": [300, 310], "nomad": [104, 200], "ssp": [100, 105]},
-            "ssp and nomad are fastest, with no difference shown between them: 3x (2.86 to 3.1) "
-            "none (round-4, 2 seeds: mean, min to max).",
+            "ssp and nomad are fastest, with no difference shown between them: 3x (2.86 to "
+            "3.1) as fast as none (round-4, 2 seeds: mean, min to max).",
         ),
         ({"ssp": [100]}, "ssp alone was run: nothing to compare it with."),
         ({"oracle": [100]}, "Only `oracle`, a bound, was run: no policy to compare."),
@@ -104,7 +104,7 @@ def test_how_much_fast_memory() -> None:
     # nomad is within 5 % of 100 ns with 50 MiB by luck, as with 75 MiB it is not.
     assert first == (
         "With 50 % of its memory fast, nomad and ssp are fastest, with no difference shown between "
-        "them: 2.9x none, 2.9x tpp."
+        "them: 2.9x as fast as none, 2.9x as fast as tpp."
     )
     assert second == (
         "Fast memory: with 50 MiB (50 % of the program's memory) ssp runs within 5 % of having all "

@@ -236,12 +236,12 @@ def _standing(comparison: Standing, several: bool) -> str:
 
 
 def _behind(name: str, ratio: float, low: float, high: float, seeds: int) -> str:
-    """How much slower a policy is: ``4 % ahead of nomad``, ``2 times as fast as none``."""
+    """How much slower a policy is: ``4 % ahead of nomad``, ``2x as fast as none``."""
     if ratio < 1.5:
         spread = f" ({units.percent(low - 1)} to {units.percent(high - 1)})" if seeds > 1 else ""
         return f"{units.percent(ratio - 1)}{spread} ahead of {name}"
     spread = f" ({units.digits(low)} to {units.digits(high)})" if seeds > 1 else ""
-    return f"{units.digits(ratio, 2)} times{spread} as fast as {name}"
+    return f"{units.digits(ratio, 2)}x{spread} as fast as {name}"
 
 
 def _fast_memory(curves: Sequence[MemoryCurve], limit: float) -> str:

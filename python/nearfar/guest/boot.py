@@ -147,7 +147,7 @@ class Run:
             raise NearfarError(f"guest: {why}", 3)
         lines = self.output("result").decode(errors="replace").splitlines()
         if lines[-1:] != ["end"]:
-            self._fail("ended before the command did; more memory may help")
+            self._fail("ended before the command; give it more memory")
         return int(lines[1].removeprefix("exit "))
 
     def _fail(self, how: str) -> NoReturn:
@@ -157,7 +157,7 @@ class Run:
             if match := re.search(pattern, console):
                 raise NearfarError(f"guest: {why.format(*match.groups())}", 1)
         last = console.strip().splitlines()[-1:] or ["nothing"]
-        raise NearfarError(f"guest: {how}; last line of its console: {last[0]}", 1)
+        raise NearfarError(f"guest: {how}; last console line: {last[0]}", 1)
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
