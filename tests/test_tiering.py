@@ -150,7 +150,7 @@ def test_a_policy_is_loaded_from_a_file(tmp_path: Path) -> None:
     ours = tiering("nomad-medium", policy=f"nomad,{file}", **small)
     assert [row["policy"] for row in ours.rows[::2]] == ["nomad", "ssp-python"]
     assert f"--policy nomad,{file} " in str(ours.run["command"])
-    rust = tiering("nomad-medium", policy="ssp", knobs={"ssp.notice": "dirty-bit"}, **small)
+    rust = tiering("nomad-medium", policy="ssp", **small)
     assert [{**row, "policy": "ssp"} for row in ours.rows[2:]] == rust.rows
     two = tmp_path / "two.py"
     two.write_text(
@@ -384,8 +384,8 @@ def test_without_events_pages_never_end(mixed: Path) -> None:
 
 
 def test_huge_pages_are_promoted_whole() -> None:
-    result = tiering("nomad-medium", policy="tpp,memtis", huge=True, scale="1/64", rounds=1)
-    row = next(row for row in result.rows if row["policy"] == "tpp" and row["promotions"])
+    result = tiering("nomad-medium", policy="tpp", huge=True, scale="1/64", rounds=1)
+    row = next(row for row in result.rows if row["promotions"])
     assert row["promotions"] % 512 == 0
 
 
@@ -434,7 +434,7 @@ def test_mistakes_are_one_clear_line(options: dict[str, Any], says: str) -> None
     assert raised.value.exit_code == 2
 
 
-def test_a_rule_needs_its_base() -> None:
+def test_keep_shadow_needs_the_base_nomad() -> None:
     class Odd(Policy):
         base = "tpp"
 

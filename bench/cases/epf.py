@@ -1,6 +1,7 @@
 """``pigz`` under ``nearfar run`` with little fast memory: does it pay to sleep during a fetch?
 
-Far memory is UMD's SSD (002) or a file. ``--epf`` decides whether a thread sleeps or busy-waits.
+Far memory is the DRAM-interface SSD of UMD (paper 002) or a file. ``--epf`` decides whether a
+thread sleeps or busy-waits in an embedded page fault (EPF).
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def managed(
     if hashlib.sha256(done.stdout).digest() != hashlib.sha256(expected).digest():
         raise BenchError(f"{' '.join(words)}: prints something else under nearfar run")
     seen, seconds = outcome["counters"], outcome["seconds"]
-    services = max(seen["fetches"], 1)
+    fetches = max(seen["fetches"], 1)
     processor = outcome["user_seconds"] + outcome["system_seconds"]
     return {
         "seconds": seconds,
@@ -107,8 +108,8 @@ def managed(
         "processors": processor / seconds,
         "faults": seen["faults"],
         "services": seen["fetches"],
-        "predicted_us": seen["fetches_predicted_ns"] / services / 1000,
-        "took_us": seen["fetches_ns"] / services / 1000,
+        "predicted_us": seen["fetches_predicted_ns"] / fetches / 1000,
+        "took_us": seen["fetches_ns"] / fetches / 1000,
         "slept": seen["slept"],
         "stalled": seen["stalled"],
     }

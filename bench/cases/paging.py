@@ -13,7 +13,7 @@ SUMMARY = "the default study of the capture against libCacheSim's Clock and agai
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Time the study on one core against libCacheSim, and on all against decoding on one."""
+    """Time the study on one core against libCacheSim, and on all cores against decoding on one core."""
     trace = inputs.captured
     sizes = [512, 65536] if quick else [512, 4096, 65536, 2**21]
     done = compare(inputs, trace, sizes, [0.2, 0.8], rounds)
@@ -30,9 +30,9 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         ),
         row(
             NAME, "libCacheSim / study, different ones only", whole(done.different), "x", cores=1,
-            note=f"x {done.different}: memories of equally many frames run once",
+            note=f"times {done.different}: each number of frames runs once per page size",
         ),
-        row(NAME, "miss counts equal", [done.checked], "of as many"),
+        row(NAME, "miss counts compared, all equal", [done.checked], "counts"),
         row(NAME, "study", done.study_seconds, "s", cores=1, note=f"{records:,} records"),
         row(NAME, "libCacheSim, one configuration", done.run_seconds, "s", cores=1),
         row(

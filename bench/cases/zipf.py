@@ -25,7 +25,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     peak = done.study["study"]["peak_bytes"] / 2**20
     return [
         row(NAME, "libCacheSim / study, all configurations", ratio, "x", cores=1, note=done.how),
-        row(NAME, "miss counts equal", [done.checked], "of as many"),
+        row(NAME, "miss counts compared, all equal", [done.checked], "counts"),
         row(NAME, "study rate", rates, "M references/s", cores=1, note=note),
         row(NAME, "study rate", each, "M configuration-references/s", cores=1),
         row(NAME, "peak memory, study", [peak], "MiB", cores=1),

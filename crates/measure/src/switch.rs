@@ -7,7 +7,7 @@ use nearfar_trace::{Error, Result};
 
 use crate::thread::{Stopwatch, pin};
 
-/// Nanoseconds per switch, of `batches` of `rounds`. Two threads wake each other through pipes; the
+/// Nanoseconds per switch, one value for each of `batches` batches of `rounds` round trips. Two threads wake each other through pipes; the
 /// time of a single thread to write to a pipe and read from it is subtracted. Uses the processor
 /// time of the process, in which no other threads should run.
 ///

@@ -1,7 +1,7 @@
 """Shell lines that reserve a host's pool of huge pages until the next boot.
 
-Sets: ``nr_hugepages`` of the row's size, so that enough pages are free for the VM's memory: the
-guest's with ``--set-memory``, else the program's. For a fleet, one script per host with the sum of
+Sets: ``nr_hugepages`` of the row's size, so that enough pages are free for the whole guest with
+``--set-memory``, else for the program. For a fleet, one script per host with the sum of
 its VMs. Pages that others use or have reserved are not counted as free. Running it twice changes
 nothing.
 

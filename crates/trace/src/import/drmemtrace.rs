@@ -30,7 +30,7 @@ const NOT_FETCHED: u16 = 29;
 const PERHAPS_FETCHED: u16 = 30;
 /// Types from here on are not of version 7.
 const UNKNOWN: u16 = 50;
-/// The largest version that a header may state; the format's is 7.
+/// The largest version that is taken for one of a header, also of later formats; the known one is 7.
 const MAX_VERSION: u64 = 99;
 
 /// Subtypes of a marker.

@@ -27,6 +27,8 @@ pub(super) struct Sink {
     pub(super) output: Output,
     /// Its current path.
     pub(super) dir: PathBuf,
+    /// It is written at its final path from the start, marked incomplete. Otherwise it is a temporary
+    /// folder, which `output` renames or removes.
     pub(super) in_place: bool,
     pub(super) part_records: usize,
     pub(super) info: Info,

@@ -1,4 +1,5 @@
-//! Tests of copies: their accesses are those of a list per copy, rotated and read in turns.
+//! Tests of copies of a traced program: their accesses are those of one list per copy, each rotated to
+//! the start of the copy and read in turns.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +10,7 @@ use crate::tiering::engine::End;
 /// Page numbers of one copy.
 pub(super) const COPY_PAGES: u32 = 8;
 
-/// An access and the ends before it.
+/// An access, and the ends of pages or translations before it.
 pub(super) type AccessAndEnds = (Vec<End>, Access);
 
 /// An access: the page (`None`: the zero page), whether it writes, and the ends before it, each a page number
@@ -85,6 +86,8 @@ proptest! {
             .map(|copy| {
                 let mut own = accesses_and_ends(&program, copy * COPY_PAGES);
                 let begin = length * copy as usize / count as usize;
+                // At the end of the trace, a copy frees its pages if they have lifetimes, and
+                // continues from the start.
                 if lives && begin > 0 {
                     own[0].0.insert(0, End::Pages(Page::new(copy * COPY_PAGES), COPY_PAGES));
                 }

@@ -419,7 +419,11 @@ impl Source {
                 }
                 let page = region.first + place * row;
                 let write = self.mix.write(page, *random);
-                out.extend((page..page + row).map(|page| Access::new(page, write)));
+                if row == 1 {
+                    out.push(Access::new(page, write));
+                } else {
+                    out.extend((page..page + row).map(|page| Access::new(page, write)));
+                }
                 self.at += 1;
             }
             left -= batch;
