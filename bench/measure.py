@@ -89,11 +89,11 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     ordered, count = sorted(values), len(values)
     outside = 0
     # The median is below the k-th smallest value with the probability that `count` tosses of a
-    # coin give fewer than k heads.
-    outer = 2.0 * 2.0**-count
-    while outer + 2 * comb(count, outside + 1) * 2.0**-count <= 1 - CONFIDENCE:
+    # coin give fewer than k heads. `missed`: the probability that it lies outside, on either side.
+    missed = 2.0 * 2.0**-count
+    while missed + 2 * comb(count, outside + 1) * 2.0**-count <= 1 - CONFIDENCE:
         outside += 1
-        outer += 2 * comb(count, outside) * 2.0**-count
+        missed += 2 * comb(count, outside) * 2.0**-count
     return ordered[outside], ordered[count - 1 - outside]
 
 
@@ -109,7 +109,7 @@ def judged(made: Row, values: Sequence[float]) -> Row:
     sign, limit = made.goal.split()
     met = [end >= float(limit) if sign == ">=" else end <= float(limit) for end in (low, high)]
     holds = met[0] if met[0] == met[1] else None
-    note = f"the median is {low:.3g} to {high:.3g}" + ("" if holds is not None else ": not shown")
+    note = f"the median is {low:.3g} to {high:.3g}" + ("" if holds is not None else ": undecided")
     return replace(made, holds=holds, note="; ".join(filter(None, (made.note, note))))
 
 
@@ -155,7 +155,8 @@ def run(
         )
     except OSError as error:
         raise BenchError(f"{command[0]}: {error.strerror}") from None
-    # Standard error fits in the pipe, so it can be read after standard output.
+    # Assumes that standard error fits in the pipe's buffer of 64 KiB: a child that writes more
+    # would block.
     output = child.stdout.read() if child.stdout else b""
     errors = child.stderr.read() if child.stderr else b""
     # Not Popen.wait, which does not return the usage. ru_maxrss is in KiB on Linux, and is the

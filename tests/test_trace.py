@@ -220,7 +220,7 @@ def test_a_size_that_no_record_has_is_refused(small: Path):
 
 def test_pages_have_checksums_that_other_tools_check():
     with view(CAPTURE, "cache", load("desktop-nvm")) as written:
-        # Schema 1, like the bundled capture: its events name addresses but not the lifetimes of pages.
+        # Schema 1, like the bundled capture, whose events name addresses but no lifetimes.
         assert package.open(written.path).info["schema"] == 1
         for name in ("part-00000.parquet", "regions.parquet"):
             path = written.path / name

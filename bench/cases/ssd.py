@@ -13,7 +13,7 @@ SUMMARY = "the ssd study on pigz, and flash commands of a drive under constant g
 POLICIES = ("none", "all", "smart:50us")
 #: MQSim (CMU-SAFARI/MQSim@7ec40e3), measured once on one core of a similar machine: its three
 #: sample workloads, and a small geometry on which it collects garbage.
-MQSIM = "MQSim, measured once: 0.59 M commands/s and 0.119 M requests/s where it collects"
+MQSIM = "MQSim, measured once: 0.59 M commands/s, or 0.119 M requests/s where it collects garbage"
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
@@ -32,7 +32,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             row(NAME, f"{name}, {policy}", [found["records"] / s / 1e6 for s in seconds],
                 "M references/s", goal=">= 20", cores=1,
                 note=f"{found['records']:,} references, {found['pages']:,} pages, "
-                f"{cell['embedded_faults']:,} embedded faults; decoding included")
+                f"{cell['embedded_faults']:,} embedded page faults; decoding included")
         )  # fmt: skip
     requests = 100_000 if quick else 1_000_000
     flash = inputs.measure("flash", Path("-"), *more, "--writes", str(requests), cores=1)

@@ -1,4 +1,4 @@
-"""Captures of whole virtual machines: time and size, and counts of a program's own capture."""
+"""Captures of whole virtual machines: time, size, and references against a capture outside."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             row(NAME, f"{name}: recorded / QEMU alone", ratios(took, alone), "x", goal="<= 12",
                 note=share),
             row(NAME, f"{name}: bytes of a reference", records, "B", goal="<= 1"),
-            row(NAME, f"{name}: loads and stores / those of its own capture",
-                [one / outside for one in user], "", note=f"{outside:,} in its own capture"),
+            row(NAME, f"{name}: loads and stores / those captured outside the guest",
+                [one / outside for one in user], "", note=f"{outside:,} outside the guest"),
         ]  # fmt: skip
     ours, theirs = zip(*boots, strict=True)
     rows.append(

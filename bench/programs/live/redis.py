@@ -52,8 +52,8 @@ class Server:
         while self.ask("PING").startswith("-LOADING"):
             time.sleep(0.02)
 
-    def send(self, *words: str | bytes) -> bytes:
-        """A command in Redis's protocol."""
+    def encoded(self, *words: str | bytes) -> bytes:
+        """Encode a command in Redis's protocol."""
         parts = [word.encode() if isinstance(word, str) else word for word in words]
         body = b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
         return b"*%d\r\n%s" % (len(parts), body)
@@ -69,21 +69,21 @@ class Server:
 
     def ask(self, *words: str | bytes) -> str:
         """Send a command; its reply."""
-        self.socket.sendall(self.send(*words))
+        self.socket.sendall(self.encoded(*words))
         return self.answer()
 
     def many(self, commands: list[tuple[str | bytes, ...]]) -> None:
         """Send commands in batches; exit if one is refused."""
         for at in range(0, len(commands), 500):
             part = commands[at : at + 500]
-            self.socket.sendall(b"".join(self.send(*words) for words in part))
+            self.socket.sendall(b"".join(self.encoded(*words) for words in part))
             for _ in part:
                 if (reply := self.answer()).startswith("-"):
                     raise SystemExit(reply)
 
     def end(self) -> None:
         """Shut the server down without a dump."""
-        self.socket.sendall(self.send("SHUTDOWN", "NOSAVE"))
+        self.socket.sendall(self.encoded("SHUTDOWN", "NOSAVE"))
         self.process.wait()
 
 

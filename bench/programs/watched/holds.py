@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 asked = json.loads(sys.argv[1])
+# Import nearfar.watch without running the packages' __init__.py, whose dependencies the guest lacks.
 for name in ("nearfar", "nearfar.watch"):
     package = types.ModuleType(name)
     package.__path__ = [str(Path(asked["package"], *name.split(".")[1:]))]
@@ -45,7 +46,7 @@ def say(**line: object) -> None:
 
 @contextmanager
 def running(*words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program in the group until the end of the block; starts when it prints a line."""
+    """Run a program in the group until the end of the block, which starts when it prints a line."""
 
     def enter() -> None:
         (GROUP / "cgroup.procs").write_text(str(os.getpid()))
@@ -66,8 +67,9 @@ def regions() -> None:
         for size in asked["regions"]:
             with running("steps", "2", str(size), "2") as child:
                 seen = method(name).watch(
-                    of_pid(child.pid), asked["seconds"], 0.5, lambda seconds: None
+                    of_pid(child.pid), asked["seconds"], 0.5, lambda so_far: None
                 )
+            # Windows of about 0.3 s: the program changes its region every 2 s, so most see only one.
             sets = sorted(
                 min(cycle, key=lambda one: abs(one.seconds - 0.3)).anonymous / (size << 20)
                 for cycle in seen.cycles
@@ -89,15 +91,13 @@ def stalled() -> int:
 
 
 def squeezes() -> None:
-    """Squeeze a program repeatedly, without swapping it in between; report stalls and OOM kills."""
+    """Squeeze a program repeatedly, with no swap-in between squeezes; report stalls, OOM kills."""
     count, seconds = asked["squeezes"]
     shares, before = [], numbers("memory.events")["oom_kill"]
     with running("hot", "16", "64") as child:
         for _ in range(count):
             since, began = stalled(), time.monotonic()
-            method("squeeze").watch(
-                Target("holds", group=GROUP), seconds, 0.5, lambda seconds: None
-            )
+            method("squeeze").watch(Target("holds", group=GROUP), seconds, 0.5, lambda so_far: None)
             shares.append((stalled() - since) / 1e6 / (time.monotonic() - began))
         alive = child.poll() is None
     killed = numbers("memory.events")["oom_kill"] - before
@@ -114,7 +114,7 @@ def kills() -> None:
             for _ in range(asked["kills"]):
                 watcher = os.fork()
                 if not watcher:
-                    method(name).watch(target, 30, 0.5, lambda seconds: None)
+                    method(name).watch(target, 30, 0.5, lambda so_far: None)
                     os._exit(0)
                 time.sleep(draw.uniform(0.01, 2))
                 os.kill(watcher, signal.SIGKILL)

@@ -227,7 +227,7 @@ impl Machine {
     }
 
     /// Entries of the last level of the data TLB; 0 if the machine has none.
-    pub fn tlb_reach(&self) -> u64 {
+    pub fn tlb_entries(&self) -> u64 {
         self.tlb.as_ref().map_or(0, |tlb| tlb.second.as_ref().unwrap_or(&tlb.first).entries.value.0)
     }
 }

@@ -24,7 +24,7 @@ OPTIONS: Final = (
     Option(
         "predict",
         "str | Sequence[int] | None",
-        "Page sizes to predict, such as 1K,2K,64K; `...`: powers of two.",
+        "Page sizes to predict, such as 8K,32K, or 4K,...,64K for powers of two.",
         shown="those measured",
         metavar="SIZES",
     ),
@@ -76,13 +76,13 @@ DECISION: Final = Rows(
     columns=(
         *_MEMORY,
         text("storage", "Storage of the machine."),
-        byte_size("page_bytes", "Page size: measured, or between such."),
+        byte_size("page_bytes", "A measured page size, or one between two measured ones."),
         number("time_ns", "Time of a reference.", "ns"),
         number("gain", "Share of the time at 4 KiB that it saves, or null.", nullable=True),
         number(
             "error",
-            "Error of the time: 0 if measured, else the largest at a measured size that is held "
-            "out; null with two sizes.",
+            "Error of the time: 0 if measured, else the largest at an inner measured size that the "
+            "fit leaves out; null with two sizes.",
             nullable=True,
         ),
         flag("measured", "Whether its rates were measured."),

@@ -76,7 +76,10 @@ def _merged(first: Node, second: Node) -> Node:
 
 
 def _sockets(known: dict[int, Node]) -> dict[int, int]:
-    """The socket of each node: the known one, else that of cores nearer than distance 20."""
+    """The socket of each node: the known one, else that of cores nearer than distance 20.
+
+    That of a node without cores is that of the nearest cores.
+    """
     sockets: dict[int, int] = {}
     hosts = [known[number] for number in sorted(known) if known[number].cpus]
     for host in hosts:
@@ -165,7 +168,7 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
         known = _best("read_latency", views, worst=True)
         remote_latency = known or round(latency * max(far / near, 1.0))
         lines += ["", f"[node.node{node.node}.remote]"]
-        how = "the local latency in proportion to distance; sysfs has only the best"
+        how = "the local latency in proportion to distance; sysfs has only that of the nearest processors"
         lines.append(line("read_latency", f"{remote_latency}ns", known is not None, how))
         for key in _SPEEDS[1:]:
             value = _best(key, views, worst=True)
@@ -182,6 +185,7 @@ def _distance(a: Node, b: Node, assumed: list[str]) -> int:
     if distance is None:
         assumed.append(f"distance {a.node} to {b.node}: 20")
         return 20
+    # A machine file has 10 for a node itself, and more for others.
     return max(distance, 11)
 
 

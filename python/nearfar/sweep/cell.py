@@ -3,7 +3,7 @@
 A finished cell is two files in the folder of the sweep: ``cells/KEY.parquet``, its rows, and then
 ``cells/KEY.json``, its outcome. Both are written to a temporary file, flushed to the device and
 renamed, so a killed process leaves a finished cell or none. Any process that sees the folder may
-run any cell; two processes that run the same cell write the same bytes.
+run any cell; two processes that run the same cell write the same rows.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Job(TypedDict):
     key: str
     study: str
     parameters: Mapping[str, object]
-    written: Mapping[str, object]
-    renamed: Mapping[str, str]
+    written: Mapping[str, object]  # parameters as in the sweep's file
+    renamed: Mapping[str, str]  # absolute path: path as in the sweep's file
     threads: int
     error: str | None
 
@@ -184,7 +184,7 @@ def _as_written(text: str, renamed: Mapping[str, str]) -> str:
 
 
 def parameter_columns(study: Study) -> Mapping[str, pyarrow.DataType]:
-    """The parameters that are columns, with their types; equal for all cells."""
+    """The parameters that are added as columns, with their types; equal for all cells."""
     return {
         name: _type(parameter.annotation)
         for name, parameter in study.parameters().items()

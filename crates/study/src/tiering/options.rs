@@ -41,20 +41,20 @@ nearfar_schema::options! {
         placement: Placement = "uniform",
         /// Rounds after the warm-up; for a trace, the number of replays.
         rounds: Option<Count<0, 1000>> = none("4; for a trace: 1"),
-        /// Scale of a generated workload and its machine, memory and work: 1/64, 1/1 for full size.
+        /// Scale of a generated workload and its machine, in memory and in work, such as 1/64; 1/1 is full size.
         scale: Scale = "1/64",
         /// Number of seeds, one run each, starting at --seed.
         seeds: Seeds = 1,
         /// The first seed.
         seed: Count<0, { 1 << 63 }> = 1,
-        /// Sizes of the fastest node: 30% of the program's memory, or bytes at full scale; `...` for equal
-        /// steps.
+        /// Sizes of the fastest node: shares of the program's memory, such as 30%, or bytes at full scale;
+        /// `10%,20%,...,100%` has equal steps.
         fast: Option<Memory> = none("the machine's; for a trace 10%,...,100%"),
         /// Size of the slowest node, written as for --fast; one size.
         slow: Option<OneMemory> = none("the machine's"),
         /// Memory that a generated workload maps, at full scale.
         rss: Option<Bytes> = none("the workload's"),
-        /// Working set: the last part of --rss.
+        /// Size of the working set, which is at the end of the memory of --rss.
         wss: Option<Bytes> = none("the workload's"),
         /// Map memory as huge pages of 2 MiB.
         huge: bool = false,
@@ -64,12 +64,11 @@ nearfar_schema::options! {
         /// caches.
         filter: Filter = "cache",
         /// Whether memory is freed when the program unmaps it, if the trace has such events; never
-        /// with cache-write-backs.
+        /// with `--filter cache-write-backs`.
         lifetimes: Lifetimes = "on",
         /// Instances of the traced program that run together, each with separate pages.
         copies: Count<1, 1_000_000> = 1,
-        /// Slowdown to accept in the recommended size of fast memory, compared with only fast
-        /// memory.
+        /// Accepted slowdown with the recommended size of fast memory, against fast memory only.
         slowdown: Share = crate::SLOWDOWN,
         /// Points of the time series per phase.
         points: Count<1, 100_000> = 40,
@@ -144,7 +143,11 @@ impl Request {
             && (shares != names.len() || shares < 2)
         {
             let what = format!("{shares} shares for {} programs", names.len());
-            return Err(Error::input("--share", what, "give one for each of several, such as 2:1"));
+            return Err(Error::input(
+                "--share",
+                what,
+                "give one for each program, of at least two, such as 2:1",
+            ));
         }
         let mut programs = Vec::new();
         for (index, name) in names.iter().enumerate() {
@@ -213,10 +216,10 @@ impl Options {
         let costs = machine.kernel_costs(cost_scale)?;
         Ok(Self {
             nodes,
-            // A first touch is a minor fault; the machine files give it as the write fault.
+            // A first touch is a minor fault, whose time machine files give as `write_protect_fault`.
             first_touch: costs.write_protect_fault,
             costs,
-            tlb_entries: machine.tlb_reach(),
+            tlb_entries: machine.tlb_entries(),
             fill_buffers: machine.fill_buffers(),
             fast: Vec::new(),
             slow: None,
@@ -274,7 +277,8 @@ impl Options {
                 ));
             }
             let (row, lines) = (f64::from(program.row), program.access_bytes / LINE);
-            // Rows are streamed; single lines overlap as far as the processor can.
+            // An operation is one line, of which a thread has several in flight, or a row of pages, which it
+            // streams.
             let misses = u64::from(program.misses).min(self.fill_buffers);
             placed.push(Program {
                 first: first as u32,
