@@ -218,7 +218,7 @@ def _point(point: declared.CurveRow) -> charts.Datum:
         "page_label": page.typeset(units.size(point["page_bytes"])),
         "predicted": page.number(point["predicted_ns"]),
         "simulated": page.number(point["simulated_ns"]),
-        "fitted": "shown to the model" if point["fitted"] else "not shown",
+        "fitted": "fitted size" if point["fitted"] else "other size",
         "predicted_label": page.typeset(units.duration(point["predicted_ns"])),
         "simulated_label": page.typeset(units.duration(point["simulated_ns"])),
         "translation_label": page.typeset(units.duration(point["translation_ns"])),

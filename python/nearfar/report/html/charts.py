@@ -208,7 +208,7 @@ def advice(pages: Sequence[int]) -> Spec:
         y=alt.Y("simulated:Q", scale=scale, axis=axis),
         shape=alt.Shape(
             "fitted:N",
-            scale=alt.Scale(domain=["shown to the model", "not shown"], range=["circle", "cross"]),
+            scale=alt.Scale(domain=["fitted size", "other size"], range=["circle", "cross"]),
             legend=None,
         ),
         color=alt.value("#d55e00"),

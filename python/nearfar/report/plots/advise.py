@@ -19,6 +19,6 @@ def draw(result: AdviseResult) -> Chart:
     gain = f", {units.percent(row['gain'])} less time per reference than 4 KiB"
     title = (
         f"{shown['name']}: {units.size(row['advised_page_bytes'])}{gain if row['gain'] else ''}\n"
-        "line: predicted; points: simulated, crosses at sizes that the model was not shown"
+        "line: predicted; points: simulated, crosses at sizes that were not fitted"
     )
     return chart(spec, title, curve=shown["curve"], marks=shown["marks"])
