@@ -222,7 +222,7 @@ def test_the_advised_page_size_of_each_mapping_is_listed() -> None:
         ("64K", "5 %", "0 B", "(anonymous) 0x7f00"),
         ("64K", "1 %", "0 B", "/lib/x ? system(1);?.so"),
     ]
-    assert "4K                   1 other regions" in text
+    assert "4K                   1 other region" in text
     # Heap and anonymous mapping: 64 KiB saves 9 + 5 %, 2 MiB 10 + 3 %.
     assert "With 64K for every region that can use madvise: gain 14 %, adds 1 MiB." in text
     assert "hugepages-64kB/enabled" in text and "hugepages-2048kB" not in text

@@ -60,7 +60,8 @@ def emit(row: RegionsRow) -> str:
         comments.append(f"{short(region['page_bytes']):>6} {gain:>6} {added:>9}  {_name(region)}")
     not_gaining = sum(region["advised"] for region in regions) - len(gaining)
     if not_gaining:
-        comments.append(f"{short(base):>6} {'':>6} {'':>9}  {not_gaining} other regions")
+        others = "1 other region" if not_gaining == 1 else f"{not_gaining} other regions"
+        comments.append(f"{short(base):>6} {'':>6} {'':>9}  {others}")
     mapped = [region for region in gaining if not region["name"].startswith(_NOT_MMAP)]
     heap = [region for region in gaining if region["name"] == _HEAP]
     comments += ["", *_host_comments(regions, [*heap, *mapped])]
