@@ -37,9 +37,9 @@ const PAGE_SHIFT: u32 = 12;
 const PAGE: u64 = 1 << PAGE_SHIFT;
 /// Maximum number of intervals that a trace is divided into.
 pub const BINS: u64 = 256;
-/// Maximum records of a working set: enough that random references touch most of it.
+/// Maximum records in the window of a working set: random references touch most of the set.
 const WINDOW: u64 = 1 << 20;
-/// A working set covers at most this part of a trace: 1/8.
+/// The window is at most 1/8 of the trace.
 const WINDOW_PART: u64 = 8;
 /// Maximum number of regions listed one by one.
 pub const REGIONS: usize = 100;
@@ -115,9 +115,9 @@ pub struct Summary {
     pub file_bytes: u64,
     /// Threads, by index.
     pub threads: Vec<ThreadInfo>,
-    /// At most [`BINS`] intervals.
+    /// One per interval; at most [`BINS`].
     pub working_set: Vec<WorkingSet>,
-    /// Records up to the end of an interval that its working set covers.
+    /// Window of a working set: this many records, up to the end of the interval.
     pub working_set_records: u64,
     /// Hottest first; at most [`REGIONS`], then the sum of all others.
     pub regions: Vec<Region>,
