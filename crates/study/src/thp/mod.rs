@@ -379,7 +379,7 @@ impl Study {
     }
 }
 
-/// The options of the pass over the trace.
+/// The options of the pass over the trace, in which TLB and replacement have no effect.
 fn options(threads: usize, memory: Option<&OneMemory>) -> Result<paging::Options> {
     let clock = Choice::of(replacement::REPLACEMENTS[0].name);
     let policy = clock.ok_or_else(|| Error::input("thp", "has no replacement", ""))?;

@@ -126,8 +126,7 @@ pub fn times(
 
 /// Process the touches of a trace at every page size, one chunk while the next is filled.
 ///
-/// The observer gets every reference. `take` takes its results for a chunk, which `process` gets with
-/// the chunk.
+/// The observer gets every reference. `take` returns its results for a chunk; `process` gets both.
 ///
 /// # Errors
 /// If the trace cannot be read or the threads cannot be started; errors of `on_progress`.
