@@ -37,7 +37,7 @@ const PAGE_SHIFT: u32 = 12;
 const PAGE: u64 = 1 << PAGE_SHIFT;
 /// Maximum number of intervals that a trace is divided into.
 pub const BINS: u64 = 256;
-/// Maximum records in the window of a working set: random references touch most of the set.
+/// Maximum records in the window of a working set: enough to touch most of it at random.
 const WINDOW: u64 = 1 << 20;
 /// The window is at most 1/8 of the trace.
 const WINDOW_PART: u64 = 8;
@@ -117,7 +117,7 @@ pub struct Summary {
     pub threads: Vec<ThreadInfo>,
     /// One per interval; at most [`BINS`].
     pub working_set: Vec<WorkingSet>,
-    /// Window of a working set: this many records, up to the end of the interval.
+    /// Number of records in the window of a working set, which ends with the interval.
     pub working_set_records: u64,
     /// Hottest first; at most [`REGIONS`], then the sum of all others.
     pub regions: Vec<Region>,

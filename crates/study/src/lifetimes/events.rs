@@ -41,8 +41,7 @@ impl Events {
         Self { events: Vec::new().into_iter(), at: 0 }
     }
 
-    /// Number of threads that ran in parallel before each remaining [`RegionKind::Idle`], which has
-    /// it in thousandths as `offset`.
+    /// Threads that ran in parallel, on average, before each remaining [`RegionKind::Idle`].
     pub fn parallel(&self) -> impl Iterator<Item = f64> + '_ {
         let idle = self.events.as_slice().iter().filter(|event| event.event == RegionKind::Idle);
         idle.map(|event| (event.offset as f64 / 1000.0).max(1.0))

@@ -135,7 +135,7 @@ impl Prepared {
     }
 }
 
-/// By guest, by page of the guest: its page of memory.
+/// Page of memory by guest and page of the guest.
 type Places = [Vec<u64>; 2];
 
 /// Run both guests on `memory`, which has a cache in front, from the node `from`.

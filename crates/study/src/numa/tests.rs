@@ -293,7 +293,7 @@ fn a_trace_is_counted_access_by_access() {
 
 #[test]
 fn interleaving_goes_by_page_number() {
-    // Every fourth page, from high to low: of four nodes, all are node 0's by page number.
+    // Every fourth page, from high to low: by page number, all belong to node 0 of the four.
     let accesses: Vec<(u64, bool)> = (0..40).rev().map(|page| (page * 4 * 64, false)).collect();
     let (_folder, reader) = traced(&accesses);
     let shares = |mode_name: &str, nodes: &[usize], weights: &[u64]| {

@@ -126,7 +126,8 @@ pub fn times(
 
 /// Process the touches of a trace at every page size, one chunk while the next is filled.
 ///
-/// The observer gets every reference. `take` returns its results for a chunk; `process` gets both.
+/// The observer gets every reference. `take` returns its results for a chunk, `process` gets the
+/// chunk and these results.
 ///
 /// # Errors
 /// If the trace cannot be read or the threads cannot be started; errors of `on_progress`.
