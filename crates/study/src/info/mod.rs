@@ -98,9 +98,7 @@ pub struct Summary {
     pub instructions: u64,
     /// Maximum number of instructions of a thread: the duration of the program.
     pub duration_instructions: u64,
-    /// Records by kind.
     pub records_by_kind: BTreeMap<Kind, u64>,
-    /// Reads and writes of data.
     pub mix: Mix,
     /// Bytes of the distinct 4 KiB pages touched.
     pub footprint_bytes: u64,

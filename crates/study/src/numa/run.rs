@@ -96,7 +96,6 @@ nearfar_schema::columns! {
 /// The result of a run, and the media that it used.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ran {
-    /// Its row.
     #[serde(flatten)]
     pub row: RunRow,
     /// Media in use.

@@ -295,7 +295,7 @@ impl Default for Replay {
     }
 }
 
-/// A study.
+/// Options of a study, checked.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Cells, in the order of the rows.

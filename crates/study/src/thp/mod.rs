@@ -183,9 +183,8 @@ pub struct Study {
 /// The result of a study.
 pub struct Outcome {
     pub rows: Vec<Row>,
-    /// Memory over time under each policy.
     pub points: Vec<Point>,
-    /// Areas under each policy, if requested.
+    /// Empty without `--by-area`.
     pub areas: Vec<Area>,
     /// The trace has lifetimes.
     pub lifetimes: bool,

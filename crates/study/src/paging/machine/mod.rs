@@ -47,7 +47,6 @@ const LARGE: u32 = 21;
 /// Times of one page size with unlimited memory, in nanoseconds of the whole trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Time {
-    /// Page size, bytes.
     pub page_bytes: u64,
     /// Instructions without misses.
     pub cpu_ns: f64,

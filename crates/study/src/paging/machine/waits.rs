@@ -36,7 +36,6 @@ struct Terms {
 /// Costs so far, or of one reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// Page walks.
     pub walks: u64,
     /// First-level TLB misses that hit the second level.
     pub second_hits: u64,
