@@ -140,8 +140,8 @@ mod tests {
         let mut writer = Writer::create(&whole, source, WriterOptions::default()).unwrap();
         writer.thread_process(0, 1);
         writer.thread_process(1, 2);
-        // Rounds over 50 lines, more than the 16 of both caches, with ten references to a line: the
-        // first of ten misses. An event before every 40th reference.
+        // Cycle through 50 lines, ten references to each: the caches hold 16, so only the first of
+        // the ten misses. An event precedes every 40th reference.
         for i in 0..40_000u64 {
             if i.is_multiple_of(40) {
                 writer.region(map(i, i)).unwrap();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use nearfar_trace::{Error, Result};
 
-/// A job calls this with the work (references, accesses) since its previous call, and stops with the
-/// error that this returns.
+/// A job reports its work (references, accesses) since the previous call, and stops with the error
+/// that this returns.
 pub type Advance<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// Interval between two calls of `on_progress`.
@@ -87,7 +87,7 @@ pub fn run<I: Sync, T: Send>(
             }
         }
         status?;
-        // Every item before the first error has a result; this stops at that error.
+        // Every item before the first error has a result; `collect` returns that error.
         results.into_iter().flatten().collect()
     })
 }

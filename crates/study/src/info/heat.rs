@@ -17,7 +17,7 @@ pub struct AddressBin {
     pub addr_low: u64,
     /// Byte after its last page; may be 2^64.
     pub addr_high: u128,
-    /// Name of its region; with several regions, the one with most pages.
+    /// Name of its region; of several, the one with most pages and the number of others.
     pub label: String,
     /// Touched pages.
     pub pages: u64,
@@ -26,7 +26,7 @@ pub struct AddressBin {
 /// Touches by address and time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeatMap {
-    /// Columns of `counts`.
+    /// Number of columns of `counts`.
     pub time_bins: usize,
     /// Rows of `counts`, by ascending address.
     pub address_bins: Vec<AddressBin>,

@@ -12,7 +12,7 @@ use crate::slot;
 
 /// A hot page has at least this many times the data references of the average page.
 const HOT: u64 = 8;
-/// Hot pages of a region with fewer pages between them are one part.
+/// Hot pages of a region with fewer than this many pages between them are one part.
 const GAP: u64 = 16;
 /// Maximum number of parts.
 const MAX_PARTS: usize = 100;
@@ -61,7 +61,7 @@ pub struct HotCode {
     pub program: String,
     /// Offset in its file, if the region is a file.
     pub offset: Option<u64>,
-    /// Address of the last fetch.
+    /// Address of the fetch before these references.
     pub addr: u64,
     /// Sampled references.
     pub samples: u64,
@@ -72,7 +72,8 @@ pub struct HotCode {
 pub struct CodeSample {
     /// The last fetch by thread.
     fetched: Vec<Option<u64>>,
-    skip: u32,
+    since_sample: u32,
+    /// Number of samples by cell, code and its address.
     samples: FxHashMap<(u64, Code, u64), u64>,
 }
 
@@ -84,11 +85,11 @@ impl CodeSample {
 
     #[inline]
     pub fn data(&mut self, thread: u32, page: u64, names: &mut Names) {
-        self.skip += 1;
-        if self.skip < SAMPLE_PERIOD {
+        self.since_sample += 1;
+        if self.since_sample < SAMPLE_PERIOD {
             return;
         }
-        self.skip = 0;
+        self.since_sample = 0;
         let Some(addr) = self.fetched.get(thread as usize).copied().flatten() else { return };
         let key = (page >> CELL_SHIFT, names.code(addr), addr);
         if self.samples.len() < MAX_PAIRS {

@@ -37,9 +37,9 @@ const PAGE_SHIFT: u32 = 12;
 const PAGE: u64 = 1 << PAGE_SHIFT;
 /// Maximum number of intervals that a trace is divided into.
 pub const BINS: u64 = 256;
-/// Maximum records of a working set: enough that random references touch most of it.
+/// Maximum records in the window of a working set: enough to touch most of it at random.
 const WINDOW: u64 = 1 << 20;
-/// A working set covers at most this part of a trace: 1/8.
+/// The window is at most 1/8 of the trace.
 const WINDOW_PART: u64 = 8;
 /// Maximum number of regions listed one by one.
 pub const REGIONS: usize = 100;
@@ -98,9 +98,7 @@ pub struct Summary {
     pub instructions: u64,
     /// Maximum number of instructions of a thread: the duration of the program.
     pub duration_instructions: u64,
-    /// Records by kind.
     pub records_by_kind: BTreeMap<Kind, u64>,
-    /// Reads and writes of data.
     pub mix: Mix,
     /// Bytes of the distinct 4 KiB pages touched.
     pub footprint_bytes: u64,
@@ -115,9 +113,9 @@ pub struct Summary {
     pub file_bytes: u64,
     /// Threads, by index.
     pub threads: Vec<ThreadInfo>,
-    /// At most [`BINS`] intervals.
+    /// One per interval; at most [`BINS`].
     pub working_set: Vec<WorkingSet>,
-    /// Records up to the end of an interval that its working set covers.
+    /// Number of records in the window of a working set, which ends with the interval.
     pub working_set_records: u64,
     /// Hottest first; at most [`REGIONS`], then the sum of all others.
     pub regions: Vec<Region>,

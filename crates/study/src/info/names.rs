@@ -53,9 +53,9 @@ impl Names {
             let mut mapped = Mapped {
                 events: events.into_iter().peekable(),
                 names: Vec::new(),
-                ids: HashMap::new(),
+                name_ids: HashMap::new(),
                 mappings: Vec::new(),
-                known: HashMap::new(),
+                mapping_ids: HashMap::new(),
                 spaces: FxHashMap::default(),
                 files: Ranges::default(),
                 programs: vec![String::new()],
@@ -135,8 +135,8 @@ impl Names {
         }
     }
 
-    /// For every region id, the number of the final region it is part of; and, for mapped ones,
-    /// the names of the final regions.
+    /// The final region of every region id, and the names of the final regions: `None` without
+    /// region events.
     pub fn finish(self) -> (Vec<u32>, Vec<Option<String>>) {
         match self.regions {
             Regions::Mapped(mapped) => {
@@ -189,9 +189,9 @@ struct Mapping {
 struct Mapped {
     events: std::iter::Peekable<std::vec::IntoIter<RegionEvent>>,
     names: Vec<Name>,
-    ids: HashMap<String, u32>,
+    name_ids: HashMap<String, u32>,
     mappings: Vec<Mapping>,
-    known: HashMap<Mapping, u32>,
+    mapping_ids: HashMap<Mapping, u32>,
     /// Mapping ids by page, of each process.
     spaces: FxHashMap<u32, Ranges<u32>>,
     /// Mapping ids of page caches of files.
@@ -202,19 +202,19 @@ struct Mapped {
 
 impl Mapped {
     fn id(&mut self, text: &str, anonymous: bool) -> u32 {
-        if let Some(&id) = self.ids.get(text) {
+        if let Some(&id) = self.name_ids.get(text) {
             return id;
         }
         let id = self.names.len() as u32;
         self.names.push(Name { text: text.to_owned(), anonymous });
-        self.ids.insert(text.to_owned(), id);
+        self.name_ids.insert(text.to_owned(), id);
         id
     }
 
     fn mapping(&mut self, name: u32, bias: Option<u64>) -> u32 {
         let mapping = Mapping { name, bias };
         let new = self.mappings.len() as u32;
-        let id = *self.known.entry(mapping).or_insert(new);
+        let id = *self.mapping_ids.entry(mapping).or_insert(new);
         if id == new {
             self.mappings.push(mapping);
         }

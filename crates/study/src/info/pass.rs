@@ -21,11 +21,11 @@ pub struct PageState {
     pub kinds: u8,
     /// Data references that begin here.
     pub data: u64,
-    /// Cached by [`ResidentTracker::touch`] for `process`.
+    /// Result of the last [`ResidentTracker::touch`] for `process`.
     mark: u32,
 }
 
-/// Records by kind (5 used; 8 so that a masked index is in range).
+/// Records by kind (6 used; 8 so that a masked index is in range).
 pub type Counts = [u64; 8];
 
 pub struct Pass {
@@ -35,12 +35,12 @@ pub struct Pass {
     /// By region id.
     pub counts: Vec<Counts>,
     pub touched_pages: Vec<u64>,
-    /// Every (page, region) of pages that were touched in several regions.
+    /// Every (page id, region) of pages that were touched in several regions.
     multiple: FxHashSet<(u32, u32)>,
     /// Incremented at events.
     pub epoch: u32,
     bin: u16,
-    /// Number of intervals that a working set covers.
+    /// Number of intervals in the window of a working set.
     window: usize,
     /// Number of pages by the interval of their last touch.
     last_in_bin: Vec<u64>,
@@ -56,7 +56,7 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// A working set covers `window` intervals.
+    /// `window` is the number of intervals in the window of a working set.
     pub fn new(names: Names, resident: Option<ResidentTracker>, window: usize) -> Self {
         Self {
             names,
@@ -88,7 +88,7 @@ impl Pass {
             if KindSet::FETCHES.has(kind) {
                 self.code.fetch(thread, addr);
             } else {
-                // `touch` has made it the last page.
+                // `touch` has set `last` to the page of `addr`.
                 self.state[self.last as usize].data += 1;
                 self.code.data(thread, first, &mut self.names);
             }

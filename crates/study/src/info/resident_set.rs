@@ -35,8 +35,8 @@ impl ResidentTracker {
     }
 
     /// Touch page `number` of the running process. `mark` is the result of the last touch of this
-    /// page by this process, or 0: twice the interval in which a read changes nothing, plus 1 if a
-    /// write does not either.
+    /// page by this process, or 0: twice the interval in which further reads change nothing, plus 1
+    /// if writes do not either.
     #[inline]
     pub fn touch(&mut self, mark: u32, number: u64, kind: u8) -> u32 {
         let write = KindSet::WRITES.has(kind);

@@ -1,4 +1,4 @@
-//! Tests of summaries against maps and loops, on traces with regions, processes and odd addresses.
+//! Compares summaries with naive maps and loops, on traces with regions, processes and odd addresses.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -283,7 +283,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn summaries_equal_maps_and_loops(
+    fn summaries_equal_naive_maps_and_loops(
         mut steps in prop::collection::vec(step(), 1..1500),
         processes in prop_oneof![Just([7, 7, 7]), Just([1, 1, 2]), Just([1, 2, 3])],
         named in any::<bool>(),
@@ -300,7 +300,7 @@ proptest! {
     }
 
     #[test]
-    fn rows_span_regions_only_if_there_are_too_many(
+    fn heat_map_rows_span_regions_only_if_runs_exceed_rows(
         runs in prop::collection::vec((1usize..900, 0u32..5), 0..400),
     ) {
         let mut pages = Vec::new();
@@ -423,7 +423,7 @@ fn check_resident(steps: &[Step]) {
 
 /// Counted by hand: memory that is mapped twice and unmapped once.
 #[test]
-fn resident_bytes_fall_when_pages_end() {
+fn resident_bytes_fall_when_pages_are_unmapped() {
     let event = |kind, pages: u32| {
         let (addr, length, prot) = (0x10_0000, u64::from(pages) * 4096, "rw-p".to_owned());
         let event = RegionEvent { event: kind, addr, length, prot, ..RegionEvent::default() };

@@ -18,7 +18,7 @@ pub enum Change {
     /// The first reference to a block, and whether it writes.
     Born {
         block: u32,
-        /// Address and space ([`place`]) by block size.
+        /// [`place`] >> block shift.
         number: u64,
         backing: Backing,
         written: bool,
@@ -26,17 +26,17 @@ pub enum Change {
     /// The next reference is the first write since the block was born, shared or freed.
     Written(u32),
     /// Blocks ended, in ascending order of addresses; if `removed`, with the content of their
-    /// object. They are all touched blocks of this range of numbers; `kept`: it stays mapped.
+    /// object. They are all touched blocks of `range` (numbers), which stays mapped if `kept`.
     Ended { blocks: Vec<u32>, removed: bool, range: (u64, u64), kept: bool },
     /// Blocks are discarded until they are written (`MADV_FREE`).
     Freed(Vec<u32>),
     /// A fork: a block of the parent, the block of the child, and its number.
     Forked(Vec<(u32, u32, u64)>),
-    /// Blocks moved `by` bytes (modulo 2^64), each with its new number; all touched blocks of this
-    /// range of old numbers.
+    /// All touched blocks of `range` (old numbers), with their new numbers, moved `by` bytes (modulo
+    /// 2^64).
     Moved { blocks: Vec<(u32, u64)>, by: u64, range: (u64, u64) },
-    /// Blocks of this range of numbers are private memory with this advice now, or not private
-    /// memory ([`Blocks::watch_areas`]).
+    /// This range of numbers is now private memory with this advice; `None`: not private memory
+    /// ([`Blocks::watch_areas`]).
     Area { first: u64, last: u64, advice: Option<Advice> },
     /// Every huge page in this range of numbers is filled ([`Blocks::watch_areas`]).
     Collapse { first: u64, last: u64 },
@@ -86,7 +86,7 @@ impl Blocks {
         Self { shift, largest: largest - shift, spaces, ..Self::default() }
     }
 
-    /// Report areas of memory and `MADV_COLLAPSE`, also for pages that were never touched.
+    /// Report [`Change::Area`] and [`Change::Collapse`], also for untouched pages.
     pub fn watch_areas(&mut self) {
         self.areas = true;
     }

@@ -14,7 +14,7 @@ pub struct Events {
 /// The next part of a batch.
 pub enum Next {
     Event(RegionEvent),
-    /// Records without an event between them.
+    /// Indices of records without an event between them.
     Records(Range<usize>),
 }
 
@@ -41,7 +41,7 @@ impl Events {
         Self { events: Vec::new().into_iter(), at: 0 }
     }
 
-    /// Number of threads that ran in parallel before each remaining [`RegionKind::Idle`].
+    /// Threads that ran in parallel, on average, before each remaining [`RegionKind::Idle`].
     pub fn parallel(&self) -> impl Iterator<Item = f64> + '_ {
         let idle = self.events.as_slice().iter().filter(|event| event.event == RegionKind::Idle);
         idle.map(|event| (event.offset as f64 / 1000.0).max(1.0))
@@ -59,19 +59,19 @@ impl Events {
 
     /// The next `records` records, with the events before each of them.
     pub fn among(&mut self, records: usize) -> impl Iterator<Item = Next> + '_ {
-        let mut place = 0;
+        let mut index = 0;
         std::iter::from_fn(move || {
-            if place == records {
+            if index == records {
                 return None;
             }
             if let Some(event) = self.before(self.at) {
                 return Some(Next::Event(event));
             }
             let until = self.next_at() - self.at;
-            let end = records.min(place.saturating_add(until.try_into().unwrap_or(usize::MAX)));
-            let range = place..end;
+            let end = records.min(index.saturating_add(until.try_into().unwrap_or(usize::MAX)));
+            let range = index..end;
             self.at += range.len() as u64;
-            place = end;
+            index = end;
             Some(Next::Records(range))
         })
     }

@@ -16,7 +16,7 @@
 //! * Shared anonymous memory works like files, but its frame ends with its last page. If a large
 //!   page has the frame of a shared mapping, private memory in the same page has that frame too.
 //! * After a fork, the child's pages have the frames of its parent. The first write to a page, by
-//!   either process, gives that process its own frame, unless the other's page has ended. After
+//!   either process, gives that process its own frame, unless the other page has ended. After
 //!   `vfork`, the child runs in its parent's address space until `exec` or `exit`.
 //! * A frame of private memory is freed with its last page, without write-back.
 //! * `free` (`MADV_FREE`) discards a page: it becomes clean, and faults on it are zero-fills until

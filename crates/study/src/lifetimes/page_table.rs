@@ -63,8 +63,10 @@ pub struct PageTable {
     ids: PageMap<u32>,
     pages: Vec<Page>,
     frames: Vec<Frame>,
-    unused: Vec<u32>,
+    unused_ids: Vec<u32>,
+    /// Frames by object and byte offset.
     objects: FxHashMap<(u32, u64), u32>,
+    /// Discarded blocks.
     lazy: FxHashSet<u32>,
     /// Number of pages whose frame has another id or is not simulated.
     aliases: u64,
@@ -167,7 +169,7 @@ impl PageTable {
     }
 
     fn new_id(&mut self) -> u32 {
-        self.unused.pop().unwrap_or_else(|| {
+        self.unused_ids.pop().unwrap_or_else(|| {
             self.pages.push(Page::default());
             self.frames.push(Frame::default());
             self.pages.len() as u32 - 1
@@ -184,7 +186,7 @@ impl PageTable {
 
     fn release_id(&mut self, id: u32) {
         if self.pages[id as usize].live == 0 && !self.frames[id as usize].used {
-            self.unused.push(id);
+            self.unused_ids.push(id);
         }
     }
 
@@ -357,8 +359,8 @@ impl PageTable {
         self.update_discarded(page);
     }
 
-    /// Update whether a page's frame is discarded. It becomes so if it has one page and all touched
-    /// blocks are discarded, until any block of any of its pages is not.
+    /// Update whether a page's frame is discarded: from the time when all touched blocks of its only
+    /// page are, until a block of any of its pages is not.
     fn update_discarded(&mut self, page: u32) {
         let Page { frame, live, lazy, .. } = self.pages[page as usize];
         let Some(known) = self.frames.get_mut(frame as usize) else { return };

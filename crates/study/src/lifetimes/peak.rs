@@ -7,23 +7,23 @@ use nearfar_trace::{Batch, Columns, KindSet, Reader, RegionEvent, RegionKind, Re
 
 use super::{Blocks, Change, Events, Next, PAGE, PageTable, Recent, Spaces};
 
-/// Counts the 4 KiB frames of a program. File pages count from their first reference to the end of
-/// the trace, because they stay in the page cache, or not at all.
+/// Counts the 4 KiB frames of a program. File pages, if included, count from their first reference to
+/// the end of the trace, because they stay in the page cache.
 pub struct Peak {
     table: PageTable,
-    frames: u64,
+    peak_frames: u64,
 }
 
 impl Peak {
     /// Blocks have 2^`block_shift` bytes. Without `files`, file pages do not count.
     pub fn new(block_shift: u32, files: bool) -> Self {
-        Self { table: PageTable::new(PAGE, block_shift, None).with_files(files), frames: 0 }
+        Self { table: PageTable::new(PAGE, block_shift, None).with_files(files), peak_frames: 0 }
     }
 
     pub fn apply(&mut self, change: &Change) {
         self.table.apply(change);
         self.table.actions();
-        self.frames = self.frames.max(self.table.used());
+        self.peak_frames = self.peak_frames.max(self.table.used());
     }
 
     /// Current resident bytes.
@@ -38,7 +38,7 @@ impl Peak {
 
     /// Peak resident bytes so far, at least a page.
     pub fn bytes(&self) -> u64 {
-        self.frames.max(1) << PAGE
+        self.peak_frames.max(1) << PAGE
     }
 }
 

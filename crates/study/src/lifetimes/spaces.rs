@@ -64,7 +64,7 @@ pub enum Effect {
     Move { space: u32, first: u64, last: u64, by: u64 },
     /// The child shares all pages of the parent.
     Fork { parent: u32, child: u32 },
-    /// The pages are now private memory with this advice, or with none.
+    /// The pages are now private memory with this advice; `None`: not private memory.
     Area { space: u32, first: u64, last: u64, advice: Option<Advice> },
     /// Every huge page within these pages is filled (`MADV_COLLAPSE`).
     Collapse { space: u32, first: u64, last: u64 },
@@ -75,9 +75,9 @@ struct Space {
     mapped: Ranges<Backing>,
     /// Only where it is not [`Advice::None`].
     advice: Ranges<Advice>,
-    /// [`RegionKind::ThpDisable`].
+    /// `to` of the last [`RegionKind::ThpDisable`]; see [`Self::effective`].
     thp_disable: u64,
-    /// The heap: first page and end.
+    /// The heap: its first page and the page after its last.
     heap: Option<(u64, u64)>,
     /// Number of processes in this address space: more than one after `vfork`.
     users: u32,
@@ -425,7 +425,7 @@ impl Spaces {
         }
     }
 
-    /// Set the range of the heap. Its start is rounded up: that page may hold other data.
+    /// Set the range of the heap. Its start is rounded up: a partial page may hold other data.
     fn heap(&mut self, event: &RegionEvent, process: u32, effects: &mut Vec<Effect>) {
         let Some(end) = event.addr.checked_add(event.length) else { return };
         let (start, end) = (event.addr.div_ceil(1 << PAGE), end.div_ceil(1 << PAGE));

@@ -92,7 +92,6 @@ nearfar_schema::columns! {
 /// One allocation, and its memory on each node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Allocated {
-    /// Its row.
     #[serde(flatten)]
     pub row: AllocRow,
     /// One per node that the kernel sees.

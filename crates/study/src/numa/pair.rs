@@ -1,5 +1,5 @@
-//! Two virtual machines in memory mode: their slowdown by conflicts in the direct-mapped cache, by
-//! how much their contiguous pages overlap in the cache, and with shuffled pages.
+//! Two virtual machines in memory mode: their slowdown by conflicts in the direct-mapped cache, for
+//! given overlaps of their contiguous pages in the cache, and for shuffled pages.
 //!
 //! The guests take turns after each access. A guest is a size, whose lines it loads uniformly at
 //! random, or a trace. Sizes are simulated on a cache scaled down to [`FRAMES`] pages: hit rates
@@ -135,7 +135,7 @@ impl Prepared {
     }
 }
 
-/// Page of memory of each page of both guests.
+/// Page of memory by guest and page of the guest.
 type Places = [Vec<u64>; 2];
 
 /// Run both guests on `memory`, which has a cache in front, from the node `from`.
@@ -258,7 +258,8 @@ fn hit_rates(
     let mut cache = MemorySideCache::new(frames * PAGE);
     let mut rngs = [Rng::stream(seed, 1), Rng::stream(seed, 2)];
     let longest = prepared[0].round().max(prepared[1].round());
-    let steps = longest * if prepared.iter().any(|p| p.lines.is_some()) { 1 } else { 4 };
+    let rounds = if prepared.iter().any(|p| p.lines.is_some()) { 1 } else { 4 };
+    let steps = longest * rounds;
     let mut hits = [0u64; 2];
     let address = |guest: usize, line: u64| {
         places[guest][(line / LINES) as usize] * PAGE + line % LINES * LINE

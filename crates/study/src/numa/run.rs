@@ -33,7 +33,7 @@ pub struct Stream {
 
 /// The references of a run.
 pub enum Load<'a> {
-    /// A recorded program, behind caches if there are any.
+    /// A recorded program, and the CPU caches that filter it, if any.
     Trace(&'a Reader, Option<Geometry>),
     Stream(Stream),
 }
@@ -96,7 +96,6 @@ nearfar_schema::columns! {
 /// The result of a run, and the media that it used.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ran {
-    /// Its row.
     #[serde(flatten)]
     pub row: RunRow,
     /// Media in use.
@@ -183,7 +182,7 @@ fn stream_uses(
             Some(cache) => form((pages * PAGE) as f64 / topology.nodes[cache].bytes as f64),
             None => 1.0,
         };
-        // The number of accesses to a cached line is geometric. It leaves clean if none was a store.
+        // The number of accesses to a cached line is geometric. A line leaves clean if none stored.
         let loads = 1.0 - stream.writes;
         let clean = loads * (1.0 - hit) / (1.0 - loads * hit).max(f64::MIN_POSITIVE);
         for (write, part) in [(0, loads), (1, stream.writes)] {
@@ -201,7 +200,7 @@ struct Walk<'a> {
     placement: &'a Placement,
     /// Pages of each memory.
     frames: &'a [u64],
-    /// The group that takes turns by page number, if any.
+    /// The group whose memories take turns by page number; `None` for other modes.
     turns: Option<&'a Group>,
     /// Memory and frame of each page, by page number of the trace.
     pages: FxHashMap<u64, (u32, u64)>,
@@ -255,7 +254,7 @@ impl<'a> Walk<'a> {
         let (mut batch, mut missed, mut done) = (Batch::default(), Batch::default(), 0u64);
         while batches.next_into(&mut batch)? {
             done += batch.len() as u64;
-            let taken = match &mut filter {
+            let accesses = match &mut filter {
                 Some(filter) => {
                     missed.clear();
                     filter.records(&batch, 0..batch.len(), &mut missed);
@@ -263,7 +262,7 @@ impl<'a> Walk<'a> {
                 }
                 None => &batch,
             };
-            for record in taken.iter() {
+            for record in accesses.iter() {
                 let last = last_byte(record.addr, record.size) / LINE;
                 for line in record.addr / LINE..=last {
                     self.line(line, record.kind, record.thread);

@@ -82,8 +82,8 @@ fn interleaving_over_more_modules_clears_faster() {
         (options.all_modules, options.threads) = (all_modules, threads);
         let size = 64 << 30;
         let found = alloc(&topology, mode("interleave").unwrap(), size, &options).unwrap();
-        let near = |n: &&super::Landed| n.bytes > 0 && n.node >= 4;
-        let landed = found.landed.iter().find(near).unwrap();
+        let on_pmem = |n: &&super::Landed| n.bytes > 0 && n.node >= 4;
+        let landed = found.landed.iter().find(on_pmem).unwrap();
         (landed.page_ns.round(), landed.bound_by)
     };
     assert_eq!(page_ns(&[4], true, 1), (1781.0, "medium"));
@@ -293,7 +293,7 @@ fn a_trace_is_counted_access_by_access() {
 
 #[test]
 fn interleaving_goes_by_page_number() {
-    // Every fourth page, from high to low: by page number, all are node 0's of four nodes.
+    // Every fourth page, from high to low: by page number, all belong to node 0 of the four.
     let accesses: Vec<(u64, bool)> = (0..40).rev().map(|page| (page * 4 * 64, false)).collect();
     let (_folder, reader) = traced(&accesses);
     let shares = |mode_name: &str, nodes: &[usize], weights: &[u64]| {
@@ -326,7 +326,7 @@ fn hit_rates_of_a_pair_fall_with_its_overlap() {
     let rows = play([&half, &half], &[0.0, 0.5, 1.0], None).unwrap();
     let near = |found: f64, stated: f64| assert!((found - stated).abs() < 0.02, "{found} {stated}");
     // A contiguous guest of half the cache has no conflict alone; in a pair, only the overlap conflicts.
-    // Shuffled, each of the `ways` pages that share a place in the cache is used equally likely.
+    // Shuffled, the `ways` pages that share a place in the cache are in use with equal probability.
     let ways = memories[0].free as f64 * 4096.0 / (96u64 << 30) as f64;
     let shuffled = |load: f64| (1.0 - (1.0 - load / ways).powf(ways)) / load;
     for (row, together) in rows.iter().zip([1.0, 0.75, 0.5, shuffled(1.0)]) {

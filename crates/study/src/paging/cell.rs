@@ -43,7 +43,6 @@ pub const MIN_FRAMES: u64 = 8;
 /// A memory at a page size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Memory {
-    /// Size, bytes.
     pub bytes: u64,
     /// Size as a fraction of [`super::Simulated::whole_bytes`], if it was given as one.
     pub fraction: Option<f64>,
@@ -53,9 +52,7 @@ pub struct Memory {
 /// A cell that was not simulated, because its memory has fewer than [`MIN_FRAMES`] frames.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TooFewFrames {
-    /// Page size, bytes.
     pub page_bytes: u64,
-    /// Memory size, bytes.
     pub memory_bytes: u64,
     /// Memory size as a fraction of [`super::Simulated::whole_bytes`], if it was given as one.
     pub memory_fraction: Option<f64>,

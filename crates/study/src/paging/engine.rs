@@ -48,7 +48,7 @@ pub const NO_REPRESENTATIVE: u8 = u8::MAX;
 /// A window at one page size. Its blocks have local numbers, in order of first reference.
 pub struct View<'a> {
     pub chunk: &'a Chunk,
-    /// First `j` of the window in the chunk.
+    /// Index of the window's first block in the chunk.
     pub first: usize,
     /// Page of each local number.
     pub pages: &'a [u32],

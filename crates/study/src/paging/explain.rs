@@ -54,7 +54,6 @@ pub struct Counts {
     pub tlb_misses: u64,
     /// First-level TLB misses that hit the second level.
     pub tlb_second_hits: u64,
-    /// Page faults.
     pub faults: u64,
     /// Faults on pages never touched before, which no memory size can avoid.
     pub first_touches: u64,
@@ -106,7 +105,6 @@ pub struct Place {
     pub addr_high: u128,
     /// Peak bytes of private memory; only for regions, and only with a processor.
     pub resident_bytes: Option<u64>,
-    /// Counts of this place.
     #[serde(flatten)]
     pub counts: Counts,
 }

@@ -242,7 +242,7 @@ impl<'a> Study<'a> {
     ) -> Option<Size> {
         let memories = self.options.memories(page_bytes, memory);
         // Memories with the same number of frames are simulated once: large pages leave few
-        // different ones.
+        // different numbers.
         let mut frames: Vec<u64> = memories.iter().map(|memory| memory.frames).collect();
         frames.sort_unstable();
         frames.dedup();

@@ -418,7 +418,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn crossings_and_orders_of_last_references_equal_loops(
+        fn crossings_and_orders_of_last_references_equal_naive_loops(
             max_blocks in 1usize..=64,
             shift in 6u32..14,
             kinds in 1u8..32,

@@ -21,7 +21,7 @@ pub struct Core {
     /// Picoseconds of execution not yet in `time`.
     ps: u64,
     /// Nanoseconds of accesses to the device that wait for the bus, not yet in `time`.
-    pub owed: u64,
+    pub pending_ns: u64,
     pub thread: Option<u32>,
     /// The page of the device that it waits for.
     pub stalled: Option<u32>,
@@ -56,7 +56,7 @@ impl Core {
         Self {
             time: 0,
             ps: 0,
-            owed: 0,
+            pending_ns: 0,
             thread: None,
             stalled: None,
             since: 0,
@@ -76,7 +76,7 @@ impl Core {
     }
 
     /// Walk the page table for `addr`, then the device's mapping table if the page has a number on the
-    /// device. If the walk reads the device while the bus is `held`, its time is owed.
+    /// device. If the walk reads the device while the bus is `held`, its time is pending.
     pub fn walk(
         &mut self,
         addr: u64,
@@ -99,7 +99,7 @@ impl Core {
         counts.tlb_misses += 1;
         self.walking += ns;
         if held && counts.accesses > before {
-            self.owed = ns;
+            self.pending_ns = ns;
         } else {
             self.time += ns;
             self.busy += ns;
@@ -107,10 +107,10 @@ impl Core {
     }
 
     /// Make the accesses that waited for the bus, which is free now.
-    pub fn pay(&mut self) {
-        self.time += self.owed;
-        self.busy += self.owed;
-        self.owed = 0;
+    pub fn add_pending(&mut self) {
+        self.time += self.pending_ns;
+        self.busy += self.pending_ns;
+        self.pending_ns = 0;
     }
 
     /// Nanoseconds of a walk's read of this line.
@@ -182,7 +182,7 @@ pub enum Event {
     /// The thread used up its references.
     Exhausted,
     Miss(Miss),
-    /// An access to the device while the bus is held; its time is owed.
+    /// An access to the device while the bus is held; its time is pending.
     Bus,
 }
 
@@ -191,7 +191,7 @@ pub struct Miss {
     pub page: u64,
     /// 0 for data, 1 for instructions.
     pub side: usize,
-    /// What the reference does.
+    /// Kind of the reference.
     pub kind: Kind,
 }
 
@@ -253,7 +253,7 @@ pub fn run_fast_path(
         thread.at += 1;
         (thread.charged, thread.pages_done) = (false, 0);
         if lines > 0 && core.time >= held {
-            core.owed = lines * host.dram_ns;
+            core.pending_ns = lines * host.dram_ns;
             return Event::Bus;
         }
         core.time += lines * host.dram_ns;

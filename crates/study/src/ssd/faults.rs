@@ -77,7 +77,6 @@ impl<'a> Faults<'a> {
         self.pages.get(&page).copied()
     }
 
-    /// Advance the device to `now`.
     pub fn advance(&mut self, scheduler: &mut Scheduler<'_>, now: u64) {
         self.device.advance(now, |page, time| scheduler.arrived(page, time));
     }

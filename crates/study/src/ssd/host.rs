@@ -101,7 +101,8 @@ impl<'a> Run<'a> {
                         return Ok(());
                     }
                 }
-                // Only walk; the miss is handled later, as other cores may have earlier clocks then.
+                // Only walk: other cores may have earlier clocks afterwards, and run before the miss
+                // is handled.
                 Event::Miss(miss) if !thread.walked => {
                     let page = self.faults.number(miss.page);
                     // The fast path knows only recent pages.
@@ -112,7 +113,7 @@ impl<'a> Run<'a> {
                     thread.walked = true;
                     let is_held = core.time >= held;
                     core.walk(miss.page << shift, page, host, &mut self.counts, is_held);
-                    if core.owed > 0 {
+                    if core.pending_ns > 0 {
                         self.await_bus(turn.core);
                     }
                 }
@@ -125,12 +126,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Make the accesses that `core` owes, now or when the bus is free.
+    /// Make the pending accesses of `core`, now or when the bus is free.
     fn await_bus(&mut self, core: usize) {
         let now = self.scheduler.cores[core].time;
         self.faults.advance(&mut self.scheduler, now);
         if !self.scheduler.waits_for_bus(core) {
-            self.scheduler.cores[core].pay();
+            self.scheduler.cores[core].add_pending();
         }
     }
 

@@ -13,8 +13,7 @@ use nearfar_trace::record::Kinds;
 use nearfar_trace::{Error, Kind, KindSet, Result};
 use serde_json::Value as Json;
 
-/// Pages that the kernel reads from disk at once: 128 KiB in pages of 4 KiB, the default of
-/// `/sys/block/*/queue/read_ahead_kb`.
+/// Bytes that the kernel reads from disk at once: the default of `/sys/block/*/queue/read_ahead_kb`.
 pub const READ_AHEAD_BYTES: u64 = 128 << 10;
 
 /// Largest number of cells in one study.
@@ -296,7 +295,7 @@ impl Default for Replay {
     }
 }
 
-/// A study.
+/// Options of a study, checked.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Cells, in the order of the rows.

@@ -212,7 +212,7 @@ impl<'a> Scheduler<'a> {
                 self.timeline.add(thread, State::Stall, core.since, time);
             }
             (core.stalled, core.since) = (None, time);
-            core.pay();
+            core.add_pending();
         }
     }
 

@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use super::cell::{Cell, Detail};
 use super::host::Run;
 use super::options::{Atomic, Bus, FileData, FirstTouch, Host, L2p, Options, Replay};
+use super::timeline::State;
 
 fn machine() -> Machine {
     Machine::load("umd", std::path::Path::new("")).unwrap()
@@ -177,7 +178,7 @@ fn plain(
                             service += if service == 0 { 25_000 + 50 } else { 25_000 };
                         }
                         Entry::Occupied(mut entry) => {
-                            // Left clean, never programmed: it is not read, and is dirty.
+                            // Evicted clean and never programmed: it is not read, and is dirty.
                             entry.insert(true);
                         }
                         Entry::Vacant(entry) => {
@@ -383,13 +384,13 @@ proptest! {
         // Neither the cores nor the 8 dies can work longer than the run.
         prop_assert!(cell.seconds + 1e-12 >= cell.cpu_busy / f64::from(cores));
         prop_assert!(cell.die_busy <= cell.seconds * 8.0 + 1e-12);
-        let of = |state: usize| -> f64 {
-            let ns: u64 = detail.timeline.threads.iter().flatten().map(|s| s[state]).sum();
+        let of = |state: State| -> f64 {
+            let ns: u64 = detail.timeline.threads.iter().flatten().map(|s| s[state as usize]).sum();
             ns as f64 / 1e9
         };
-        prop_assert!((of(1) - cell.cpu_stall).abs() < 1e-9);
+        prop_assert!((of(State::Stall) - cell.cpu_stall).abs() < 1e-9);
         // A thread that may not sleep runs during the exception that passes its fault to the kernel.
-        let more = of(0) - cell.cpu_busy;
+        let more = of(State::Run) - cell.cpu_busy;
         prop_assert!(more > -1e-9 && more < cell.cpu_switch + 1e-9, "{more} {}", cell.cpu_switch);
         prop_assert_eq!(cell.embedded_faults, cell.services + cell.joined_faults);
         // Before the first eviction, no page is only in flash. Delays by cause sum up to the error.
@@ -444,9 +445,9 @@ proptest! {
         }
     }
 
-    /// A single thread has nothing to run meanwhile, and no service waits, so predictions are exact.
+    /// While a single thread sleeps, nothing runs. Its services never queue, so predictions are exact.
     #[test]
-    fn sleeping_never_saves_time_alone(records in any_references(60, 1), frames in 6u64..50) {
+    fn a_single_thread_never_saves_time_by_sleeping(records in any_references(60, 1), frames in 6u64..50) {
         let none = simulation(&bare(), "none", frames).cell(&records);
         for policy in ["all", "smart:50us"] {
             let cell = simulation(&bare(), policy, frames).cell(&records);
@@ -500,7 +501,7 @@ fn stored_pages_come_from_the_flash() {
 }
 
 #[test]
-fn atomic_kinds_by_name() {
+fn atomic_kinds_are_read_by_name() {
     for (text, bits) in
         [("none", 0), ("kernel", 0b1_1000), ("kernel-store", 0b1_0000), ("load+store", 3)]
     {
@@ -529,7 +530,8 @@ fn sleeping_saves_time_if_switches_are_free() {
 }
 
 /// Asymptotic bounds of a closed system (Denning and Buzen 1978): with CPU demand D and flash
-/// demand F of a reference and N threads, X <= min(1/D, 1/F, N/(D+F)); and with N = 1, X = 1/(D+F).
+/// demand F of a reference and N threads, throughput X <= min(1/D, 1/F, N/(D+F)); with N = 1,
+/// X = 1/(D+F).
 #[test]
 fn throughput_is_within_its_bounds() {
     for threads in [1, 2, 4, 16] {
@@ -672,7 +674,7 @@ fn the_disk_reads_ahead() {
         let mut records: Vec<Record> = (0..64).map(|at| record(0, page(at), kind, 10)).collect();
         records.extend((0..64).map(|_| record(1, 5, Kind::Load, 1000)));
         let (cell, detail) = simulation(&host, "all", 200).run(&records);
-        let disk: u64 = detail.timeline.threads[0].iter().map(|s| s[3]).sum();
+        let disk: u64 = detail.timeline.threads[0].iter().map(|s| s[State::Disk as usize]).sum();
         assert!((disk as f64 / 1e9 / cell.seconds - 1.0).abs() < 0.02, "{cell:?}");
         assert_eq!((cell.page_faults, cell.embedded_faults), (65, 0));
         (cell.disk_reads, cell.seconds)

@@ -91,7 +91,7 @@ impl Areas {
 
 /// The names of all areas.
 pub struct Named {
-    /// Final area by the number that it had first.
+    /// Final area by region id of [`Names`].
     merged: Vec<u32>,
     texts: Vec<Option<String>>,
     maps: FxHashMap<u32, u64>,

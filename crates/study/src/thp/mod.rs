@@ -183,9 +183,8 @@ pub struct Study {
 /// The result of a study.
 pub struct Outcome {
     pub rows: Vec<Row>,
-    /// Memory over time under each policy.
     pub points: Vec<Point>,
-    /// Areas under each policy, if requested.
+    /// Empty without `--by-area`.
     pub areas: Vec<Area>,
     /// The trace has lifetimes.
     pub lifetimes: bool,
@@ -379,7 +378,7 @@ impl Study {
     }
 }
 
-/// The options of the pass over the trace.
+/// The options of the pass over the trace, in which TLB and replacement have no effect.
 fn options(threads: usize, memory: Option<&OneMemory>) -> Result<paging::Options> {
     let clock = Choice::of(replacement::REPLACEMENTS[0].name);
     let policy = clock.ok_or_else(|| Error::input("thp", "has no replacement", ""))?;

@@ -198,7 +198,7 @@ impl Places {
             let site = self.site();
             self.counts.add((place, site, self.by_kernel), &events);
             self.stamp += 1;
-        } else if !self.memory.sees_all() {
+        } else if !self.memory.needs_every_reference() {
             self.blocks[block as usize].stamp = self.stamp;
         }
     }

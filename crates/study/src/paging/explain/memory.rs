@@ -80,8 +80,8 @@ impl TlbAndMemory {
         }
     }
 
-    pub fn sees_all(&self) -> bool {
-        self.memory.sees_all()
+    pub fn needs_every_reference(&self) -> bool {
+        self.memory.needs_every_reference()
     }
 
     /// Apply a reference. Returns the events of this reference; `references` stays 0.
@@ -127,7 +127,7 @@ pub trait Memory: Send {
     fn undo_discard(&mut self, _page: u32) {}
     fn is_resident(&self, page: u32) -> bool;
     /// Whether a repeated reference to a page since the last fault has an effect.
-    fn sees_all(&self) -> bool {
+    fn needs_every_reference(&self) -> bool {
         false
     }
 }
@@ -160,7 +160,7 @@ struct LruMemory {
 }
 
 impl Memory for LruMemory {
-    fn sees_all(&self) -> bool {
+    fn needs_every_reference(&self) -> bool {
         true
     }
 

@@ -98,9 +98,10 @@ fn check_on_machine(steps: &[Step], lives: bool) {
     if cell.cells.is_empty() {
         return;
     }
-    let at = [4096u64, 65_536, 2 << 20];
-    let all = explain_on_machine(&reader, &options, &processor, &at, &mut |_| Ok(())).unwrap();
-    for (index, page_bytes) in at.into_iter().enumerate() {
+    let page_sizes = [4096u64, 65_536, 2 << 20];
+    let all =
+        explain_on_machine(&reader, &options, &processor, &page_sizes, &mut |_| Ok(())).unwrap();
+    for (index, page_bytes) in page_sizes.into_iter().enumerate() {
         let sizes = Options { page_sizes: vec![page_bytes], ..options.clone() };
         let lives = cell.lifetimes;
         let host = (&processor, &[][..]);

@@ -11,9 +11,9 @@ pub struct AreaCosts {
     pub fault_ps: u64,
     /// Part of `fault_ps` that fills memory.
     pub start_ps: u64,
-    /// Private memory at the last moment, and the part in larger pages, in small pages.
+    /// Private memory at the last moment, and its part in larger pages; both in small pages.
     mapped: [u64; 2],
-    /// Both integrated over time: small pages times nanoseconds.
+    /// Integrals of both over time: small pages times nanoseconds.
     pub page_ns: [f64; 2],
 }
 
@@ -28,6 +28,7 @@ impl Areas {
 
     /// Add the time since the last moment; `mapped` is the current private memory.
     pub fn pass(&mut self, ns: f64, mapped: &[[u64; 2]]) {
+        // Extend to the areas of `mapped`.
         self.of((mapped.len() as u32).max(1) - 1);
         for (area, &mapped) in self.0.iter_mut().zip(mapped) {
             for (sum, pages) in area.page_ns.iter_mut().zip(area.mapped) {

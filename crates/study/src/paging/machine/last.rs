@@ -7,7 +7,7 @@ pub struct Page {
     pub block: u32,
     /// Cache line of its page-table entry: see [`super::touches::Touch::line`].
     pub line: u32,
-    /// Writes have no effect.
+    /// Writes do not change the state of the page.
     pub settled: bool,
 }
 
@@ -52,7 +52,7 @@ impl Last {
         (page, used)
     }
 
-    /// Look up and use a page.
+    /// Look up a page; `now` becomes the time of its last use.
     #[inline]
     pub fn find(&mut self, number: u64, now: u64) -> Option<Page> {
         let hash = number as usize % HINTS;

@@ -47,7 +47,6 @@ const LARGE: u32 = 21;
 /// Times of one page size with unlimited memory, in nanoseconds of the whole trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Time {
-    /// Page size, bytes.
     pub page_bytes: u64,
     /// Instructions without misses.
     pub cpu_ns: f64,
@@ -126,8 +125,8 @@ pub fn times(
 
 /// Process the touches of a trace at every page size, one chunk while the next is filled.
 ///
-/// The observer gets every reference. `take` takes its results for a chunk, which `process` gets with
-/// the chunk.
+/// The observer gets every reference. `take` returns its results for a chunk, `process` gets the
+/// chunk and these results.
 ///
 /// # Errors
 /// If the trace cannot be read or the threads cannot be started; errors of `on_progress`.

@@ -6,8 +6,8 @@ use super::touches::Chunk;
 
 /// Observes the references of a trace.
 pub trait Observe {
-    /// Whether to pass records that change no state to [`Observe::repeats`] first. Needs a hierarchy
-    /// that finds every line in the first level.
+    /// Whether to pass records that change no state to [`Observe::repeats`] first. Needs
+    /// `Hierarchy::for_ages`, which finds every line in the first level.
     const SKIPS: bool = false;
     /// Number of the thread's first record that may not be passed to [`Observe::repeats`].
     fn stable(&self, _thread: usize) -> u64 {

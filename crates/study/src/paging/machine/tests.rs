@@ -20,7 +20,7 @@ fn level(sets: u64, ways: usize) -> Level {
     Level { sets, ways }
 }
 
-/// Its caches and TLBs are so small that each misses at times.
+/// A processor whose caches and TLBs are so small that each misses at times.
 pub(crate) fn processor(host_shift: Option<u32>) -> Processor {
     with_entries(host_shift, 2)
 }
@@ -96,7 +96,7 @@ proptest! {
             prop_assert_eq!(counts(&fast), counts(&slow));
             let faults = |time: &Time| (time.cpu_ns, time.fault_ns, time.start_ns);
             prop_assert_eq!(faults(&fast), faults(&slow));
-            // Walks affect where the caches find data only by the lines that they evict.
+            // Only the reference implementation keeps lines of page tables in its caches.
             prop_assert!(fast.walk_ns >= 0.0 && (fast.walk_ns > 0.0) == (fast.walks > 0));
         }
     }
@@ -138,7 +138,7 @@ fn large_pages_are_aligned_and_inside_the_mapping() {
     let mut steps = vec![event(RegionKind::Map, BASE - 4096, 4096 + 5 * LARGE_BYTES / 2)];
     steps.extend(stores(BASE - 4096, 1 + 5 * 512 / 2));
     assert_eq!(faults(&steps, LARGE_BYTES), (2, 1 + 256, 1 + 5 * 256));
-    // In 16 KiB pages only the first small page is left over.
+    // With pages of 16 KiB, only the first page is small.
     assert_eq!(faults(&steps, 16_384), (5 * 64, 1, 1 + 5 * 256));
 }
 

@@ -361,7 +361,7 @@ impl Touches {
         }
         let removes = |block: Option<u32>| match block {
             Some(block) => self.watched.get(block as usize) == Some(&true),
-            // It may be in a large zero page.
+            // The new block may be in a huge zero page.
             None => self.blocks.unsettled(number),
         };
         let known = self.blocks.find(number);
@@ -449,7 +449,8 @@ impl Touches {
     }
 }
 
-/// Whether a load is by an instruction that then stores there, so that it faults as a write.
+/// Whether a record is a load of an instruction that then stores to the same address: the load
+/// faults as a write.
 pub fn modifies(batch: &Batch, at: usize) -> bool {
     let next = at + 1;
     // Compare addresses without spaces: after an event, they may not have been placed yet.

@@ -36,7 +36,6 @@ struct Terms {
 /// Costs so far, or of one reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// Page walks.
     pub walks: u64,
     /// First-level TLB misses that hit the second level.
     pub second_hits: u64,
@@ -151,9 +150,10 @@ pub struct PageSize<'a> {
     second_hits: u64,
     walks: u64,
     file_requests: u64,
-    /// Picoseconds of a fault that maps an existing page, and that allocates one of each order.
+    /// Picoseconds of a fault that maps an existing page.
     map_ps: u64,
-    given_ps: [u64; ORDERS],
+    /// Picoseconds of a fault that allocates a page, by its order.
+    zero_fill_ps: [u64; ORDERS],
     /// Picoseconds of a fault that reads from swap, if memory is limited.
     swap_ps: Option<u64>,
 }
@@ -188,7 +188,9 @@ impl<'a> PageSize<'a> {
             walks: 0,
             file_requests: 0,
             map_ps: ps(processor.map_ns),
-            given_ps: std::array::from_fn(|order| ps(processor.zero_fill_ns(SMALL + order as u32))),
+            zero_fill_ps: std::array::from_fn(|order| {
+                ps(processor.zero_fill_ns(SMALL + order as u32))
+            }),
             swap_ps: None,
         }
     }
@@ -412,7 +414,7 @@ impl<'a> PageSize<'a> {
     }
 
     fn fault_ps(&self, Faults { maps, pages, swap_ins }: Faults) -> u64 {
-        let allocated = pages.iter().zip(self.given_ps).map(|(pages, ps)| pages * ps);
+        let allocated = pages.iter().zip(self.zero_fill_ps).map(|(pages, ps)| pages * ps);
         let swapped = swap_ins * self.swap_ps.unwrap_or_default();
         maps * self.map_ps + allocated.sum::<u64>() + swapped
     }

@@ -38,7 +38,7 @@ pub struct Estimate {
     pub interval: (f64, f64),
 }
 
-/// Records of the thread that fill the TLB.
+/// Number of records of the thread that fill the TLB: four per entry, at least 2000.
 fn warm_up(tlb: TlbSpec) -> u64 {
     let entries = tlb.first.entries + tlb.second.map_or(0, |level| level.entries);
     (4 * u64::from(entries)).max(2000)

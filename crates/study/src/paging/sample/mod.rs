@@ -284,8 +284,8 @@ impl Larger {
         larger
     }
 
-    /// Those of `cells`, counted from the recorded references, that are exact because memory holds all
-    /// pages, with TLB misses from bursts; and the page sizes without an exact cell.
+    /// The cells that are exact because memory holds all pages, with TLB misses from bursts; and the
+    /// page sizes without an exact cell. `cells` are counted from the recorded references.
     pub fn exact(self, trace: &TraceSample, cells: Vec<Cell>) -> (Vec<Cell>, Vec<LeftOut>) {
         let (exact, others): (Vec<Cell>, Vec<Cell>) =
             cells.into_iter().partition(|cell| cell.frames >= cell.pages);

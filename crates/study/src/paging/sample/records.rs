@@ -32,8 +32,8 @@ pub struct TraceSample {
     /// References that the program made, of the selected kinds. How many of them cross a page is
     /// not known.
     pub references: u64,
-    /// With lifetimes, the 4 KiB pages that had a frame, and how many of them are file pages: the
-    /// first references to all pages are recorded.
+    /// With lifetimes, the number of 4 KiB pages that had a frame, and of the file pages among them.
+    /// Exact, because the first references to all pages are recorded.
     pub born: (u64, u64),
     /// With lifetimes, the peak number of 4 KiB pages that had a frame.
     pub peak_pages: u64,

@@ -209,8 +209,8 @@ fn about_95_percent_of_intervals_contain_the_true_value() {
     }
 }
 
-/// Larger pages have the faults of the whole run where memory holds all of them, and its TLB misses
-/// inside their intervals; with less memory they have no cells.
+/// If memory holds all larger pages, their faults are those of the whole run, and their intervals
+/// contain its TLB misses; with less memory they have no cells.
 #[test]
 fn larger_pages_are_exact_if_memory_holds_all_of_them() {
     let records = references(Program::Skewed, 400_000, 12_000, 1);

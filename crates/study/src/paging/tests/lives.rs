@@ -90,6 +90,7 @@ pub struct World {
     pub peak: u64,
 }
 
+/// Start of the page caches of files.
 const KERNEL: u64 = 1 << 63;
 
 impl World {

@@ -217,13 +217,13 @@ proptest! {
         let (enough, few): (Vec<Cell>, Vec<Cell>) =
             all.cells.into_iter().partition(|cell| cell.frames >= min_frames);
         prop_assert_eq!(enough, some.cells);
-        let place = |cell: Cell| TooFewFrames {
+        let too_few = |cell: Cell| TooFewFrames {
             page_bytes: cell.page_bytes,
             memory_bytes: cell.memory_bytes,
             memory_fraction: cell.memory_fraction,
         };
         // Memories smaller than a page have no cell even without a minimum.
-        let mut few: Vec<TooFewFrames> = few.into_iter().map(place).chain(all.too_few_frames).collect();
+        let mut few: Vec<TooFewFrames> = few.into_iter().map(too_few).chain(all.too_few_frames).collect();
         let place = |cell: &TooFewFrames| (cell.page_bytes, cell.memory_bytes);
         few.sort_by_key(place);
         let mut left_out = some.too_few_frames;

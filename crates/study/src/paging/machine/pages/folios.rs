@@ -38,7 +38,7 @@ pub struct Folios {
     folios: Vec<Folio>,
     unused: Vec<u32>,
     held: u64,
-    /// By area: private memory that is mapped, and the part in larger pages, in small pages.
+    /// By area: mapped private memory, and its part in larger pages; both in small pages.
     pub by_area: Vec<[u64; 2]>,
     /// Lists for reclaim, if memory is limited.
     pub limited: Option<Lists>,

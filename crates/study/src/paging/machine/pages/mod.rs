@@ -174,7 +174,7 @@ impl Pages {
         self.blocks[block as usize].area
     }
 
-    /// Mapped private memory by area, and the part in larger pages, in small pages.
+    /// By area: mapped private memory, and its part in larger pages; both in small pages.
     pub fn mapped_by_area(&self) -> &[[u64; 2]] {
         &self.folios.by_area
     }
@@ -189,7 +189,7 @@ impl Pages {
         self.folios.held()
     }
 
-    /// Mapped private memory of all processes, and the part in huge pages, in small pages.
+    /// Mapped private memory of all processes, and its part in huge pages; both in small pages.
     pub fn mapped(&self) -> [u64; 2] {
         [self.mapped, self.huge << HUGE]
     }

@@ -94,7 +94,8 @@ pub fn replay(world: &World, memory: &mut dyn PlainMemory) -> Counts {
     let mut counts = Counts::default();
     let mut dirty = vec![false; world.frames.len()];
     let mut seen = vec![false; world.frames.len()];
-    // Whether a frame is discarded, so that a fault is not a swap-in; whether its next reference ends that.
+    // By frame: whether a fault is no swap-in, as the content was discarded; whether the next reference
+    // ends this state.
     let mut void = vec![(false, false); world.frames.len()];
     for log in &world.log {
         match *log {

@@ -1,4 +1,4 @@
-//! The memory limit of the reference implementation.
+//! The memory limit of the reference implementation, with the constants of `mm/vmscan.c`.
 
 use nearfar_kernel::thp::reclaim::underused;
 
@@ -56,14 +56,15 @@ impl Plain {
         }
     }
 
+    /// Split folios of the queue (`do_shrink_slab`).
     fn shrink(&mut self, priority: u32) {
         let queued = self.to_split.len() as u64;
         if queued == 0 {
             return;
         }
         let more = 2 * (queued >> priority);
-        let mut scan = ((self.put_off >> priority) + more).min(2 * queued);
-        self.put_off += more;
+        let mut scan = ((self.nr_deferred >> priority) + more).min(2 * queued);
+        self.nr_deferred += more;
         // A batch has 128 folios, or fewer if these are the whole queue.
         while scan >= 128 || scan >= queued {
             for _ in 0..scan.min(128) {
@@ -72,10 +73,10 @@ impl Plain {
                     self.maybe_split(id);
                 }
             }
-            self.put_off = self.put_off.saturating_sub(scan.min(128));
+            self.nr_deferred = self.nr_deferred.saturating_sub(scan.min(128));
             scan -= scan.min(128);
         }
-        self.put_off = self.put_off.min(2 * queued);
+        self.nr_deferred = self.nr_deferred.min(2 * queued);
     }
 
     fn mappings(&self, id: usize) -> Vec<u64> {

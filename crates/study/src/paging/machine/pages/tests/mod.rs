@@ -26,6 +26,7 @@ enum Step {
     /// A reference: process, page from [`BASE`], and whether it writes.
     Touch(u32, u64, bool),
     Event(RegionEvent),
+    /// A second passes.
     Second,
 }
 

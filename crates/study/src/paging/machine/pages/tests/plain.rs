@@ -56,6 +56,8 @@ pub struct Plain {
     tables: BTreeSet<u64>,
     pub huge: BTreeSet<u64>,
     forked: BTreeSet<u64>,
+    /// Ranges whose page table stays when none of its pages is mapped.
+    kept: BTreeSet<u64>,
     areas: BTreeMap<u64, Advice>,
     pub faults: Faults,
     pub events: Events,
@@ -70,7 +72,7 @@ pub struct Plain {
     /// Folios in the order in which they are reclaimed, and those that may be split.
     pub order_of_reclaim: Vec<usize>,
     pub to_split: Vec<usize>,
-    pub put_off: u64,
+    pub nr_deferred: u64,
 }
 
 impl Plain {
@@ -234,8 +236,8 @@ impl Plain {
         let advice = self.areas.get(&page).copied().unwrap_or_default();
         let table = (page >> HUGE << HUGE..(page >> HUGE << HUGE) + 512)
             .any(|p| self.pages.contains_key(&p));
-        // `tables` does not tell: `born` has added the range.
-        let empty = !table && !self.kept(page >> HUGE);
+        // `tables` always has the range here: `born` has added it.
+        let empty = !table && !self.kept.contains(&(page >> HUGE));
         let range =
             |order: u32| (page >> order << order, (page >> order << order) + (1 << order) - 1);
         let allowed = |order: u32| {
@@ -273,11 +275,6 @@ impl Plain {
             }
         }
         self.small(page);
-    }
-
-    /// Whether a page table stayed when all of its pages were freed.
-    fn kept(&self, range: u64) -> bool {
-        self.forked.contains(&(range | 1 << 60))
     }
 
     pub fn apply(&mut self, policy: &Policy, (change, around): &Changed) {
@@ -358,17 +355,16 @@ impl Plain {
                 self.tables.remove(&range);
                 self.huge.remove(&range);
                 self.forked.remove(&range);
-                self.forked.remove(&(range | 1 << 60));
+                self.kept.remove(&range);
             } else {
                 self.note_kept(range);
             }
         }
     }
 
-    /// A table without pages stays: see [`Plain::kept`].
     fn note_kept(&mut self, range: u64) {
         if self.tables.contains(&range) {
-            self.forked.insert(range | 1 << 60);
+            self.kept.insert(range);
         }
     }
 
@@ -438,12 +434,12 @@ impl Plain {
                         set.insert(to);
                     }
                 }
-                self.forked.remove(&(range | 1 << 60));
+                self.kept.remove(&range);
                 self.note_kept(to);
             } else if self.pages.range(pages).next().is_none() {
                 self.tables.remove(&range);
                 self.forked.remove(&range);
-                self.forked.remove(&(range | 1 << 60));
+                self.kept.remove(&range);
             }
         }
     }
