@@ -25,7 +25,8 @@ const OLDEST: u32 = 1;
 /// Maximum bytes of `trace.json`, enough for millions of threads and parts.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// The version of a trace whose events determine page lifetimes, or otherwise only name addresses.
+/// Schema of a trace: [`SCHEMA`] if its events determine page lifetimes, [`OLDEST`] if they only name
+/// addresses.
 pub(crate) fn schema(lifetimes: bool) -> u32 {
     if lifetimes { SCHEMA } else { OLDEST }
 }
@@ -192,8 +193,8 @@ impl Info {
             .fold(0, u64::saturating_add)
     }
 
-    /// References of any of `kinds` that the program made: the records, or more if the trace holds a
-    /// sample of pages. What the kernel copied for the program is always recorded.
+    /// Number of references of any of `kinds`. If the trace holds a sample of pages, `sample` counts
+    /// the program's references; the kernel's are all recorded.
     pub fn references_of(&self, kinds: KindSet) -> u64 {
         let Some(sample) = &self.source.sample else { return self.records_of(kinds) };
         let counted = KindSet(sample.references.keys().fold(0, |set, kind| set | kind.bit()));

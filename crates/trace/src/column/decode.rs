@@ -131,7 +131,7 @@ enum Column {
     Streamed(Box<Streamed>),
 }
 
-/// Load a column with the layout of `encode.rs`; `None` if the layout is another.
+/// Load a column with the layout of `encode.rs`; `None` for any other layout.
 fn fast_column(
     pages: &mut dyn PageReader,
     column: usize,

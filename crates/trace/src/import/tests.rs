@@ -68,7 +68,7 @@ fn snappy(bytes: &[u8]) -> Vec<u8> {
 pub(super) fn zip(files: &[&[u8]], after: bool) -> Vec<u8> {
     let (mut archive, mut list) = (Vec::new(), Vec::new());
     for (index, file) in files.iter().enumerate() {
-        // Every other one is stored as it is.
+        // Every other file is stored uncompressed.
         let stored = index % 2 == 1 && !after;
         let deflate = || {
             let mut encoder =

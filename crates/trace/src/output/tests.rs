@@ -30,7 +30,7 @@ fn names(of: &TempDir) -> Vec<String> {
     names
 }
 
-/// Write three files, or three lines, all of them `number`.
+/// Write `number` to three files, or to three lines of a file.
 fn fill(output: &Output, number: usize) {
     let text = number.to_string();
     match output.form {
