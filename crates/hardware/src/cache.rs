@@ -382,6 +382,7 @@ mod tests {
         batch
     }
 
+    /// Filter `records` in two calls, divided at `cut`.
     fn filtered(records: &[Record], geometry: &Geometry, write_backs: bool, cut: usize) -> Batch {
         let mut filter = Filter::new(geometry, write_backs);
         let (from, mut out) = (batch(records), Batch::default());

@@ -146,9 +146,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Compares three lists that share their links with deques.
         #[test]
-        fn equals_deques(steps in prop::collection::vec((0u32..40, 0usize..3, any::<bool>()), 1..300)) {
+        fn lists_that_share_links_equal_deques(steps in prop::collection::vec((0u32..40, 0usize..3, any::<bool>()), 1..300)) {
             let mut links = Links::new(10);
             let mut lists = [List::default(); 3];
             let mut deques: [VecDeque<u32>; 3] = Default::default();

@@ -35,7 +35,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Memory accesses of an access with this outcome.
+    /// Traffic of an access with this outcome.
     pub fn traffic(self, write: bool) -> Traffic {
         let miss = u64::from(self != Outcome::Hit);
         Traffic {
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// A bundled capture, line by line, with a cache of only 16 pages.
+    /// A bundled capture, in a cache of only 16 pages.
     #[test]
     fn agrees_with_the_reference_on_a_real_program() {
         let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/captures/gzip.trace");

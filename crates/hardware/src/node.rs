@@ -16,7 +16,7 @@ pub const PAGE: u64 = 4096;
 pub struct Direction {
     /// Latency of the first line (random, idle), picoseconds.
     pub latency_ps: f64,
-    /// Each further byte of the same access by one thread, picoseconds.
+    /// Time per further byte of the same access by one thread, picoseconds.
     pub byte_ps: f64,
     /// Occupancy of the node per byte, picoseconds: the inverse of its peak bandwidth.
     pub busy_ps: f64,
@@ -69,7 +69,7 @@ impl View {
 pub struct NodeModel {
     /// The machine file's name of its section.
     pub name: String,
-    /// What it is made of.
+    /// Its medium.
     pub kind: NodeKind,
     /// Bytes.
     pub bytes: u64,
@@ -100,9 +100,9 @@ impl NodeModel {
     pub fn access_ps(&self, bytes: u64, write: bool, busy: f64, overlap: f64) -> f64 {
         let direction = self.local.direction(write);
         let rest = bytes.saturating_sub(LINE) as f64 * direction.byte_ps;
-        let streaming =
+        let thread_share =
             if direction.byte_ps > 0.0 { direction.busy_ps / direction.byte_ps } else { 0.0 };
-        direction.latency_ps / overlap + rest * (streaming + busy).max(1.0)
+        direction.latency_ps / overlap + rest * (thread_share + busy).max(1.0)
     }
 
     /// Picoseconds to copy `bytes` to the node `to` by a thread local to both, with the share of

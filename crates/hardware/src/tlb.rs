@@ -188,7 +188,7 @@ impl FullLru {
     /// Evict the least recently used page that is not pinned.
     #[inline]
     fn evict(&mut self) {
-        // There is one: callers pin at most `capacity` pages, including the one to insert.
+        // An unpinned page exists: callers pin at most `capacity` pages, including the one to insert.
         while std::mem::replace(&mut self.order[self.oldest], NONE) == NONE {
             self.oldest += 1;
         }

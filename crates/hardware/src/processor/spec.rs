@@ -50,9 +50,9 @@ pub struct Tlbs {
     pub second_ps: u64,
     /// log2 of the bytes of contiguous small pages that can share an entry; 0 if none can.
     pub coalesced: u32,
-    /// Entries of the cache of page directories.
+    /// Entries of the cache of page directories (PDE cache).
     pub directories: usize,
-    /// Entries of the cache of upper directories.
+    /// Entries of the cache of upper directories (PDPTE cache).
     pub upper_directories: usize,
 }
 
