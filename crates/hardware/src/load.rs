@@ -98,8 +98,8 @@ fn relative_latency(points: &[[f64; 2]], utilisation: f64) -> f64 {
     ns / first[1]
 }
 
-/// Finds the period in which `threads` threads complete their accesses (`demands`, one for each node)
-/// and `other_work_ps` of other work in total. Returns the supply of each node in this period.
+/// Find the period in which `threads` threads complete their accesses (`demands`, one for each node)
+/// and other work of `other_work_ps` in total. Returns the supply of each node in this period.
 pub fn balance(
     nodes: &[NodeModel],
     demands: &[Demand],

@@ -111,7 +111,7 @@ impl Step {
         if matches!(self, Step::Erase { .. }) { 0 } else { self.ns() }
     }
 
-    /// Append to `steps` unless it takes no time. Merges work in the same die, and delays.
+    /// Append to `steps` unless it takes no time. Merges adjacent work in a die, and adjacent delays.
     pub fn append(self, steps: &mut Vec<Step>) {
         if self.ns() == 0 {
             return;

@@ -77,6 +77,7 @@ pub struct Wear {
     pub mean: f64,
 }
 
+/// Sentinel: no page, or no block.
 const NONE: u32 = u32::MAX;
 
 struct Plane {
@@ -226,6 +227,7 @@ impl Ftl {
         self.close(plane);
         if must_collect {
             loop {
+                // If all pages of the victim were valid, its collection has freed nothing.
                 let moved = self.collect(plane, run);
                 let free = self.planes[plane as usize].free.len() as u32;
                 if moved < self.geometry.pages && free >= self.geometry.gc_stop.unwrap_or(0) {
@@ -246,8 +248,8 @@ impl Ftl {
         }
     }
 
-    /// Ensure that there is an open block with room. One is always free: collection starts with at
-    /// least one free block, needs at most one, and frees one.
+    /// Ensure that there is an open block with room. A block is always free: collection starts with
+    /// at least one free block, needs at most one, and frees one.
     fn open(&mut self, plane: u32) {
         self.close(plane);
         let state = &mut self.planes[plane as usize];

@@ -12,8 +12,8 @@ use crate::machine::{Flash, Machine, OverProvisioning, VictimPolicy};
 /// therefore an independent small drive with a known share of the user's pages, whose collection
 /// can always free pages.
 ///
-/// With stripes, the dies of a stripe work in step and count as one die, a block of which consists of
-/// one block of each.
+/// With stripes, the dies of a stripe work in step and count as one die. Each of its blocks consists
+/// of one block per die.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Channels.
@@ -108,8 +108,8 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Check that collection always finds a block with an invalid page: with `keep` blocks free,
-    /// the other blocks of a plane must have more pages than the user can fill.
+    /// Check that collection always finds a block with an invalid page: the blocks of a plane that
+    /// collection does not keep free must have more pages than the user can fill.
     ///
     /// # Errors
     /// The user can fill these pages. Returns the key at fault and a message.
