@@ -146,8 +146,9 @@ mod tests {
     use super::*;
 
     proptest! {
+        /// With three lists that share their links.
         #[test]
-        fn lists_that_share_links_equal_deques(steps in prop::collection::vec((0u32..40, 0usize..3, any::<bool>()), 1..300)) {
+        fn lists_equal_deques(steps in prop::collection::vec((0u32..40, 0usize..3, any::<bool>()), 1..300)) {
             let mut links = Links::new(10);
             let mut lists = [List::default(); 3];
             let mut deques: [VecDeque<u32>; 3] = Default::default();

@@ -46,8 +46,8 @@ fn write(path: &Path, records: u64, scattered: bool) {
     writer.finish(None).unwrap();
 }
 
-/// Flip every `step`th bit of `file`, one at a time. Returns how scattered flips were tried, how scattered
-/// refused, and how scattered read as other data.
+/// Flip every `step`th bit of `file`, one at a time. Returns how many flips were tried, how many
+/// refused, and how many read as other data.
 fn flip(path: &Path, file: &str, step: usize) -> (usize, usize, usize) {
     let whole = read(path).unwrap();
     let place = path.join(file);

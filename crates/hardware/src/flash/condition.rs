@@ -21,7 +21,7 @@ nearfar_schema::choices! {
 pub struct Precondition {
     /// The share that is written once, in order from page 0.
     pub sequential: f64,
-    /// Share of random writes that follow, each to one of the same share of pages, from page 0.
+    /// Number of random writes that follow, as a share. They go to as many pages, from page 0 on.
     pub random: f64,
     /// How the page of a random write is chosen.
     pub overwrite: Overwrite,

@@ -12,8 +12,8 @@ use crate::machine::{Flash, Machine, OverProvisioning, VictimPolicy};
 /// therefore an independent small drive with a known share of the user's pages, whose collection
 /// can always free pages.
 ///
-/// With stripes, the dies of a stripe work in step and count as one die. Each of its blocks consists
-/// of one block per die.
+/// With stripes, the dies of a stripe work in step and count as one die, whose blocks consist of one
+/// block of each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Channels.

@@ -95,7 +95,7 @@ impl BufferPool {
     }
 }
 
-/// The data page of a column of numbers; empty for [`Form::Plain`], which needs no indices yet.
+/// The data page of a column of numbers; empty for [`Form::Plain`], which `number_column` encodes.
 fn number_data<'a>(form: &Form, indices: &'a mut Indices) -> Cow<'a, [u8]> {
     match form {
         Form::Constant(_) => constant(indices.len()).into(),

@@ -2,8 +2,8 @@
 //!
 //! Records are written in groups of [`ROW_GROUP`]. The last group may be shorter, and so may a group
 //! whose address dictionary becomes full in the group's last eighth. A row group has one data page per
-//! column, so that zstd sees the whole column. Dictionary indices have 8 or 16 bits, even if fewer do: with
-//! whole bytes, zstd finds the repetitions of loops, and decoding runs at memory speed.
+//! column, so that zstd sees the whole column. Dictionary indices have 8 or 16 bits, even if fewer
+//! would do: with whole bytes, zstd finds the repetitions of loops, and decoding runs at memory speed.
 //! Measurements behind these choices: `docs/trace.md`.
 //!
 //! | column | layout |
