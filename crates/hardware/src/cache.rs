@@ -54,7 +54,7 @@ impl fmt::Display for Geometry {
     }
 }
 
-/// A line in a set: (number + 1) x 2, plus 1 if dirty; 0 is no line.
+/// A line in a set: (line number + 1) x 2, plus 1 if dirty; 0 if empty.
 type Entry = u64;
 const DIRTY: Entry = 1;
 

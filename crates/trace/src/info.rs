@@ -79,9 +79,7 @@ pub struct ThreadInfo {
     /// For a task of a virtual machine: its name, and its pid or `PROCESS/PID`. Otherwise empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Records of this thread.
     pub records: u64,
-    /// Instructions it executed.
     pub instructions: u64,
 }
 
@@ -91,7 +89,6 @@ pub struct ThreadInfo {
 pub struct PartInfo {
     /// File name within the trace folder.
     pub file: String,
-    /// Records in it.
     pub records: u64,
     /// Size of the file when it was written.
     pub bytes: u64,
@@ -104,7 +101,6 @@ pub struct PartInfo {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegionsInfo {
-    /// Events in it.
     pub events: u64,
     /// Size of the file when it was written.
     pub bytes: u64,
@@ -120,7 +116,6 @@ pub struct Info {
     pub schema: u32,
     /// Version of nearfar that wrote it.
     pub tool: String,
-    /// Where it came from.
     pub source: Source,
     /// False while the trace is being written, and if the writer was killed. Listed parts are
     /// complete.
@@ -132,7 +127,6 @@ pub struct Info {
     pub records: u64,
     /// Instructions executed, all threads.
     pub instructions: u64,
-    /// Records by kind.
     #[serde(deserialize_with = "check::unique")]
     pub records_by_kind: BTreeMap<Kind, u64>,
     /// Distinct 4 KiB pages, by the exact set of kinds that touched them (names joined by `+`). The

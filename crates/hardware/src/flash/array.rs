@@ -174,6 +174,7 @@ pub struct Array {
     dies: Vec<Server>,
     channels: Vec<Server>,
     jobs: Vec<Job>,
+    /// Numbers of finished jobs.
     spare: Vec<u32>,
     /// Ends of steps: time, event number, job.
     events: BinaryHeap<Reverse<(u64, u64, u32)>>,

@@ -82,6 +82,7 @@ fn resolve<'a>(
             true => Vec::new(),
             false => children(schema, rule, item),
         };
+        // Keys of the sections below, for a `part` that omits a level.
         let inner: Vec<_> = known
             .iter()
             .filter(|(_, rule)| !is_sourced(rule))

@@ -20,7 +20,6 @@ use crate::region::read_all;
 /// Maximum number of records in a row group; bounds what a hostile file can make us allocate.
 const MAX_ROWS: usize = 1 << 26;
 
-/// An open part.
 pub struct Part {
     file: Foreign,
     place: String,

@@ -57,7 +57,6 @@ impl EncodedGroup {
     }
 }
 
-/// Encodes row groups.
 pub struct Encoder {
     positions: Positions,
     zstd: zstd::bulk::Compressor<'static>,

@@ -257,25 +257,25 @@ mod tests {
                 .collect();
             let touched: BTreeSet<(u64, u8)> =
                 records.iter().map(|&(addr, kind)| (addr >> PAGE_SHIFT, kind)).collect();
-                let mut addresses = Addresses::default();
-                // Reuse a cleared value, as groups do.
-                addresses.extend(&[1, 2, 3], &[0, 1, 2]);
-                addresses.clear();
-                for (addr, kind) in addr.chunks(step).zip(kind.chunks(step)) {
-                    prop_assert_eq!(addresses.extend(addr, kind), addr.len());
-                }
-                let (mut positions, mut pages, mut found) = Default::default();
-                prop_assert_eq!(&addresses.dictionary(&mut positions, &mut pages), &entries);
-                addresses.write_indices(&positions, &mut found);
-                prop_assert_eq!(&found, &indices);
-                let pages: BTreeSet<(u64, u8)> = pages
-                    .into_iter()
-                    .flat_map(|(page, kinds)| (0..8).map(move |kind| (page, kind, kinds)))
-                    .filter(|(_, kind, kinds)| kinds >> kind & 1 != 0)
-                    .map(|(page, kind, _)| (page, kind))
-                    .collect();
-                prop_assert_eq!(&pages, &touched);
+            let mut addresses = Addresses::default();
+            // Reuse a cleared value, as groups do.
+            addresses.extend(&[1, 2, 3], &[0, 1, 2]);
+            addresses.clear();
+            for (addr, kind) in addr.chunks(step).zip(kind.chunks(step)) {
+                prop_assert_eq!(addresses.extend(addr, kind), addr.len());
             }
+            let (mut positions, mut pages, mut found) = Default::default();
+            prop_assert_eq!(&addresses.dictionary(&mut positions, &mut pages), &entries);
+            addresses.write_indices(&positions, &mut found);
+            prop_assert_eq!(&found, &indices);
+            let pages: BTreeSet<(u64, u8)> = pages
+                .into_iter()
+                .flat_map(|(page, kinds)| (0..8).map(move |kind| (page, kind, kinds)))
+                .filter(|(_, kind, kinds)| kinds >> kind & 1 != 0)
+                .map(|(page, kind, _)| (page, kind))
+                .collect();
+            prop_assert_eq!(&pages, &touched);
+        }
     }
 
     /// As many distinct addresses as fit a dictionary, and one more.
