@@ -20,7 +20,6 @@ use nearfar_trace::{Batch, Kind, KindSet, Record, last_byte};
 pub struct Level {
     /// Sets; a line goes to the set of its number modulo this.
     pub sets: u64,
-    /// Lines of a set.
     pub ways: usize,
 }
 

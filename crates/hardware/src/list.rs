@@ -54,12 +54,10 @@ impl Links {
         self.nodes.resize(count, Node::default());
     }
 
-    /// Number of indices.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there are no indices.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }

@@ -36,9 +36,7 @@ pub struct Pattern {
 /// Performance of a node as seen from a core: the medium and the link together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct View {
-    /// Loads.
     pub read: Direction,
-    /// Stores.
     pub write: Direction,
     /// Latency of a line in a sequential stream of loads, picoseconds.
     pub sequential_ps: f64,
@@ -47,7 +45,6 @@ pub struct View {
 }
 
 impl View {
-    /// Loads or stores.
     pub fn direction(&self, write: bool) -> &Direction {
         if write { &self.write } else { &self.read }
     }
@@ -69,9 +66,7 @@ impl View {
 pub struct NodeModel {
     /// The machine file's name of its section.
     pub name: String,
-    /// Its medium.
     pub kind: NodeKind,
-    /// Bytes.
     pub bytes: u64,
     /// Bytes that firmware and kernel reserve.
     pub reserved: u64,
@@ -119,11 +114,8 @@ impl NodeModel {
 /// Costs of the kernel's primitives, picoseconds; see [`Cost`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelCosts {
-    /// A NUMA hint fault.
     pub hint_fault: f64,
-    /// A write-protect fault.
     pub write_protect_fault: f64,
-    /// A context switch.
     pub context_switch: f64,
     /// Entering and leaving an exception.
     pub exception: f64,

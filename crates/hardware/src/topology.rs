@@ -9,9 +9,7 @@ use crate::node::{NodeModel, View, per_ns};
 /// All memory nodes, indexed by the kernel's node numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
-    /// The machine's name.
     pub machine: String,
-    /// The nodes.
     pub nodes: Vec<NodeModel>,
     /// The socket of each node.
     pub sockets: Vec<u64>,

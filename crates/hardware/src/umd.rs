@@ -52,7 +52,6 @@ const RESIDENT: u8 = 1;
 const DIRTY: u8 = 2;
 const ARRIVING: u8 = 4;
 
-/// The device.
 pub struct Umd {
     ftl: Ftl,
     array: Array,
@@ -125,7 +124,6 @@ impl Umd {
         &self.ftl
     }
 
-    /// The flash array.
     pub fn array(&mut self) -> &mut Array {
         &mut self.array
     }

@@ -104,7 +104,6 @@ pub struct RegionsInfo {
     pub events: u64,
     /// Size of the file when it was written.
     pub bytes: u64,
-    /// Checksum of the file.
     pub checksum: Checksum,
 }
 

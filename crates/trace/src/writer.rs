@@ -20,7 +20,6 @@ use sink::Sink;
 
 #[derive(Clone, Debug)]
 pub struct WriterOptions {
-    /// Replace an existing trace.
     pub overwrite: bool,
     /// Files and folders that are never replaced, because they are being read.
     pub inputs: Vec<PathBuf>,

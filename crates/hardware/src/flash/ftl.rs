@@ -20,7 +20,6 @@ pub enum Op {
 /// One command to the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Its kind.
     pub op: Op,
     /// The die that executes it.
     pub die: u32,
@@ -128,7 +127,6 @@ impl Ftl {
         }
     }
 
-    /// Geometry of the array.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -170,7 +168,6 @@ impl Ftl {
         self.mapped
     }
 
-    /// Counts so far.
     pub fn tally(&self) -> Tally {
         self.tally
     }

@@ -16,7 +16,6 @@ use crate::machine::{Flash, Machine, OverProvisioning, VictimPolicy};
 /// block of each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Channels.
     pub channels: u32,
     /// Dies, on all channels.
     pub dies: u32,
@@ -29,7 +28,6 @@ pub struct Geometry {
     pub pages: u32,
     /// Consecutive pages of a block that are programmed together.
     pub stripe: u32,
-    /// Bytes of a page.
     pub page_bytes: u64,
     /// Logical pages, the user capacity (U; T is [`Geometry::total_pages`]).
     pub user_pages: u32,

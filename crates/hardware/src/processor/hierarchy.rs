@@ -7,15 +7,11 @@ use crate::cache::Level;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Found {
-    /// In the first level.
     First,
-    /// In the second level.
     Second,
-    /// In the third level.
     Third,
     /// In the third level or memory, but prefetched.
     Streamed,
-    /// In memory.
     Memory,
 }
 
@@ -142,7 +138,6 @@ pub struct Hierarchy {
 const ONE_OF: u64 = 64;
 
 impl Hierarchy {
-    /// Empty caches.
     pub fn new(caches: &Caches) -> Self {
         let shift = caches.line_bytes.ilog2();
         Self {

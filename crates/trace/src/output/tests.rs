@@ -20,7 +20,6 @@ fn folder() -> Form {
     Form::Folder(TRACE.to_owned())
 }
 
-/// Names in a folder.
 fn names(of: &TempDir) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(of)
         .unwrap()
