@@ -20,7 +20,6 @@ use nearfar_trace::{Batch, Kind, KindSet, Record, last_byte};
 pub struct Level {
     /// Sets; a line goes to the set of its number modulo this.
     pub sets: u64,
-    /// Lines of a set.
     pub ways: usize,
 }
 
@@ -54,7 +53,7 @@ impl fmt::Display for Geometry {
     }
 }
 
-/// A line in a set: (number + 1) x 2, plus 1 if dirty; 0 is no line.
+/// A line in a set: (line number + 1) x 2, plus 1 if dirty; 0 if empty.
 type Entry = u64;
 const DIRTY: Entry = 1;
 
@@ -382,6 +381,7 @@ mod tests {
         batch
     }
 
+    /// Filter `records` in two calls, divided at `cut`.
     fn filtered(records: &[Record], geometry: &Geometry, write_backs: bool, cut: usize) -> Batch {
         let mut filter = Filter::new(geometry, write_backs);
         let (from, mut out) = (batch(records), Batch::default());

@@ -54,12 +54,10 @@ impl Links {
         self.nodes.resize(count, Node::default());
     }
 
-    /// Number of indices.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there are no indices.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -146,9 +144,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Compares three lists that share their links with deques.
+        /// With three lists that share their links.
         #[test]
-        fn equals_deques(steps in prop::collection::vec((0u32..40, 0usize..3, any::<bool>()), 1..300)) {
+        fn lists_equal_deques(steps in prop::collection::vec((0u32..40, 0usize..3, any::<bool>()), 1..300)) {
             let mut links = Links::new(10);
             let mut lists = [List::default(); 3];
             let mut deques: [VecDeque<u32>; 3] = Default::default();

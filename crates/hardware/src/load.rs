@@ -27,7 +27,7 @@ pub struct Demand {
 /// How a node serves the program in a period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Supply {
-    /// How many times longer an access takes than on an idle node.
+    /// Latency relative to that of an idle node.
     pub stretch: f64,
     /// Share of the node's peak bandwidth that the program uses.
     pub busy: f64,
@@ -54,7 +54,7 @@ impl NodeModel {
         (if peak > 0.0 { bytes * 1e3 / peak } else { 0.0 }, share)
     }
 
-    /// How many times longer than on an idle node an access takes at this utilisation u, 0 to 1.
+    /// Latency at this utilisation u (0 to 1) and share of reads, relative to that of an idle node.
     /// Without curves 1 + 0.1 u / (1 - u), at most 3: between the curves of DDR4, DDR5 and CXL memory in
     /// `machines/`.
     pub fn stretch(&self, reads: f64, utilisation: f64) -> f64 {
@@ -98,9 +98,14 @@ fn relative_latency(points: &[[f64; 2]], utilisation: f64) -> f64 {
     ns / first[1]
 }
 
-/// Finds the period in which `threads` threads complete their accesses (`demands`, one for each node)
-/// and `away_ps` of other work in total. Returns the supply of each node in this period.
-pub fn balance(nodes: &[NodeModel], demands: &[Demand], threads: f64, away_ps: f64) -> Vec<Supply> {
+/// Find the period in which `threads` threads complete their accesses (`demands`, one for each node)
+/// and other work of `other_work_ps` in total. Returns the supply of each node in this period.
+pub fn balance(
+    nodes: &[NodeModel],
+    demands: &[Demand],
+    threads: f64,
+    other_work_ps: f64,
+) -> Vec<Supply> {
     let nodes: Vec<_> = nodes
         .iter()
         .zip(demands)
@@ -122,7 +127,7 @@ pub fn balance(nodes: &[NodeModel], demands: &[Demand], threads: f64, away_ps: f
     let spent = |supplies: &[Supply]| -> f64 {
         let each =
             nodes.iter().zip(supplies).map(|((_, demand, ..), one)| demand.idle_ps * one.stretch);
-        away_ps + each.sum::<f64>()
+        other_work_ps + each.sum::<f64>()
     };
     let mut fastest = supply(shortest);
     let slack = threads * shortest - spent(&fastest);
@@ -162,8 +167,8 @@ mod tests {
         Machine::load(machine, Path::new("")).unwrap().nodes().unwrap()
     }
 
-    /// As the Mess benchmark, which measured the curves: the latency of a pointer chase while a stream
-    /// of each bandwidth runs.
+    /// Measures like the Mess benchmark, the source of the curves: the latency of a pointer chase while
+    /// a stream of each bandwidth runs.
     #[test]
     fn streams_of_each_bandwidth_reproduce_the_curve() {
         let mut points = 0;
@@ -174,7 +179,7 @@ mod tests {
                 let Some(Curves(curves)) = &node.loaded else { continue };
                 for curve in curves {
                     for [gb_s, ns] in &curve.points {
-                        // Of r reads, 1 - r are of lines that are stored; the others are loads.
+                        // A store is a read and a write: with the share r of reads, 1 - r are stores.
                         let (loads, stores) = (2.0 * curve.reads - 1.0, 1.0 - curve.reads);
                         let (threads, bytes) = (40.0, 64e6);
                         let period = bytes * (loads + 2.0 * stores) * 1e3 / gb_s.max(0.01);
@@ -185,9 +190,10 @@ mod tests {
                             others: 0.0,
                         };
                         // The threads compute for the rest of the period.
-                        let away = threads * period - demand.idle_ps * ns / curve.points[0][1];
+                        let other_work =
+                            threads * period - demand.idle_ps * ns / curve.points[0][1];
                         let supply =
-                            balance(std::slice::from_ref(&node), &[demand], threads, away)[0];
+                            balance(std::slice::from_ref(&node), &[demand], threads, other_work)[0];
                         let found = supply.stretch * curve.points[0][1];
                         assert!(
                             (found / ns - 1.0).abs() < 0.05,

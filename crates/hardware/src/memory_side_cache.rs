@@ -35,7 +35,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Memory accesses of an access with this outcome.
+    /// Traffic of an access with this outcome.
     pub fn traffic(self, write: bool) -> Traffic {
         let miss = u64::from(self != Outcome::Hit);
         Traffic {
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// A bundled capture, line by line, with a cache of only 16 pages.
+    /// A bundled capture, in a cache of only 16 pages.
     #[test]
     fn agrees_with_the_reference_on_a_real_program() {
         let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/captures/gzip.trace");
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(sum(Outcome::CleanMiss.traffic(false)), 3);
     }
 
-    fn next(state: &mut u64) -> u64 {
+    fn random(state: &mut u64) -> u64 {
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (*state ^ *state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed ^ mixed >> 27
@@ -215,7 +215,7 @@ mod tests {
         let (mut seed, mut hits, rounds) = (7, 0u64, 6);
         for round in 0..rounds {
             for step in 0..lines {
-                let line = if uniform { next(&mut seed) % lines } else { step };
+                let line = if uniform { random(&mut seed) % lines } else { step };
                 let page = place[(line / LINES as u64) as usize];
                 let address = page * PAGE + line % LINES as u64 * LINE;
                 let hit = cache.access(address, false) == Outcome::Hit;
@@ -235,7 +235,7 @@ mod tests {
             let mut shuffled: Vec<u64> = (0..64 * cache_pages).collect();
             let mut seed = 1;
             for index in 0..pages as usize {
-                let other = index + (next(&mut seed) % (shuffled.len() - index) as u64) as usize;
+                let other = index + (random(&mut seed) % (shuffled.len() - index) as u64) as usize;
                 shuffled.swap(index, other);
             }
             for (place, uniform, form) in [

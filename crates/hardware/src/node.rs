@@ -16,7 +16,7 @@ pub const PAGE: u64 = 4096;
 pub struct Direction {
     /// Latency of the first line (random, idle), picoseconds.
     pub latency_ps: f64,
-    /// Each further byte of the same access by one thread, picoseconds.
+    /// Time per further byte of the same access by one thread, picoseconds.
     pub byte_ps: f64,
     /// Occupancy of the node per byte, picoseconds: the inverse of its peak bandwidth.
     pub busy_ps: f64,
@@ -36,9 +36,7 @@ pub struct Pattern {
 /// Performance of a node as seen from a core: the medium and the link together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct View {
-    /// Loads.
     pub read: Direction,
-    /// Stores.
     pub write: Direction,
     /// Latency of a line in a sequential stream of loads, picoseconds.
     pub sequential_ps: f64,
@@ -47,7 +45,6 @@ pub struct View {
 }
 
 impl View {
-    /// Loads or stores.
     pub fn direction(&self, write: bool) -> &Direction {
         if write { &self.write } else { &self.read }
     }
@@ -69,9 +66,7 @@ impl View {
 pub struct NodeModel {
     /// The machine file's name of its section.
     pub name: String,
-    /// What it is made of.
     pub kind: NodeKind,
-    /// Bytes.
     pub bytes: u64,
     /// Bytes that firmware and kernel reserve.
     pub reserved: u64,
@@ -100,9 +95,9 @@ impl NodeModel {
     pub fn access_ps(&self, bytes: u64, write: bool, busy: f64, overlap: f64) -> f64 {
         let direction = self.local.direction(write);
         let rest = bytes.saturating_sub(LINE) as f64 * direction.byte_ps;
-        let streaming =
+        let thread_share =
             if direction.byte_ps > 0.0 { direction.busy_ps / direction.byte_ps } else { 0.0 };
-        direction.latency_ps / overlap + rest * (streaming + busy).max(1.0)
+        direction.latency_ps / overlap + rest * (thread_share + busy).max(1.0)
     }
 
     /// Picoseconds to copy `bytes` to the node `to` by a thread local to both, with the share of
@@ -119,11 +114,8 @@ impl NodeModel {
 /// Costs of the kernel's primitives, picoseconds; see [`Cost`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelCosts {
-    /// A NUMA hint fault.
     pub hint_fault: f64,
-    /// A write-protect fault.
     pub write_protect_fault: f64,
-    /// A context switch.
     pub context_switch: f64,
     /// Entering and leaving an exception.
     pub exception: f64,

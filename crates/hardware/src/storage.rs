@@ -2,7 +2,7 @@
 //!
 //! Three shapes, each with the numbers of the machine file:
 //!
-//! * disk: seek + half a turn + p / bandwidth. The first two dwarf the third until p is large.
+//! * disk: seek + half a turn + p / bandwidth for p bytes. The first two terms dominate until p is large.
 //! * linear (flash and Optane SSDs, persistent memory, CXL memory): latency, measured at a stated
 //!   transfer size, plus the rest of the transfer at the device's bandwidth.
 //! * multiple of DRAM (page-size advice, 000; TLB and fault models, 001): k x t_DRAM for each
@@ -22,7 +22,7 @@ pub struct Storage {
     pub(crate) files: Option<Box<Storage>>,
 }
 
-/// ns(p) = fixed + per_unit x ceil(p / unit).
+/// Nanoseconds to transfer p bytes: `fixed_ns` + `unit_ns` x ceil(p / `unit`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cost {
     pub fixed_ns: f64,
@@ -50,11 +50,11 @@ impl Storage {
         self.read.ns(page_bytes)
     }
 
-    /// Time at which a read of `bytes` completes, submitted at `at` to a device that is busy until
-    /// `busy`. `follows`: it starts where the previous read ended.
+    /// Time (ns) at which a read of `bytes` completes, submitted at `at` to a device that is busy until
+    /// `busy`. `follows`: the read starts where the previous one ended.
     ///
-    /// A disk serves one read at a time, and then needs no seek. Other devices overlap the latencies of
-    /// reads, but not their transfers.
+    /// A disk serves one read at a time, without a seek if it `follows`. Other devices overlap the
+    /// latencies of reads, but not their transfers.
     pub fn read_done_ns(&self, at: f64, busy: f64, bytes: u64, follows: bool) -> f64 {
         let alone = self.io_ns(bytes);
         let transfer = self.io_ns(2 * bytes) - alone;

@@ -33,7 +33,6 @@ pub fn grow<T: Clone>(table: &mut Vec<T>, length: usize, value: T) {
     }
 }
 
-/// Prefetch an element.
 #[inline(always)]
 pub fn prefetch<T>(table: &[T], index: usize) {
     #[cfg(target_arch = "x86_64")]

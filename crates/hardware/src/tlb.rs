@@ -15,18 +15,14 @@ pub const MAX_ENTRIES: u32 = 1 << 20;
 /// One level: `entries` in sets of `ways`; fully associative if `ways` is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// Number of translations.
     pub entries: u32,
-    /// Entries of a set.
     pub ways: Option<u32>,
 }
 
 /// A TLB as written on the command line: `64`, `64x4` (ways), `64+1536x12` (two levels).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TlbSpec {
-    /// First level.
     pub first: Level,
-    /// Second level, if any.
     pub second: Option<Level>,
 }
 
@@ -188,7 +184,7 @@ impl FullLru {
     /// Evict the least recently used page that is not pinned.
     #[inline]
     fn evict(&mut self) {
-        // There is one: callers pin at most `capacity` pages, including the one to insert.
+        // An unpinned page exists: callers pin at most `capacity` pages, including the one to insert.
         while std::mem::replace(&mut self.order[self.oldest], NONE) == NONE {
             self.oldest += 1;
         }
@@ -280,7 +276,6 @@ pub struct SetLru {
 }
 
 impl SetLru {
-    /// An empty buffer.
     pub fn new(entries: u32, ways: u32) -> Self {
         Self {
             sets: u64::from(entries / ways),
@@ -321,14 +316,11 @@ impl SetLru {
 /// One level of either kind, over pages that have both a dense id and a number.
 #[derive(Clone, Debug)]
 pub enum Buffer {
-    /// Fully associative.
     Full(FullLru),
-    /// Set-associative.
     Sets(SetLru),
 }
 
 impl Buffer {
-    /// An empty buffer.
     pub fn new(level: Level) -> Self {
         match level.ways {
             Some(ways) if ways < level.entries => Buffer::Sets(SetLru::new(level.entries, ways)),

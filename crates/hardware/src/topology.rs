@@ -9,9 +9,7 @@ use crate::node::{NodeModel, View, per_ns};
 /// All memory nodes, indexed by the kernel's node numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
-    /// The machine's name.
     pub machine: String,
-    /// The nodes.
     pub nodes: Vec<NodeModel>,
     /// The socket of each node.
     pub sockets: Vec<u64>,
@@ -111,7 +109,8 @@ impl Machine {
     }
 }
 
-/// Distances on one socket: ten times the node's latency over that of the first node, at least 11.
+/// Distances on one socket: ten times the ratio of a node's latency to that of the first node. ACPI
+/// reserves 10 for a node itself and 255 for no connection, which leaves 11 to 254.
 fn flat_distances(nodes: &[NodeModel]) -> Vec<Vec<u64>> {
     let base = nodes.first().map_or(1.0, |node| node.local.read.latency_ps);
     let to = |node: &NodeModel| {

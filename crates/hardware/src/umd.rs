@@ -47,11 +47,11 @@ pub struct Loading {
     pub service: Option<Service>,
 }
 
+// Bits of the state of a page.
 const RESIDENT: u8 = 1;
 const DIRTY: u8 = 2;
 const ARRIVING: u8 = 4;
 
-/// The device.
 pub struct Umd {
     ftl: Ftl,
     array: Array,
@@ -124,7 +124,6 @@ impl Umd {
         &self.ftl
     }
 
-    /// The flash array.
     pub fn array(&mut self) -> &mut Array {
         &mut self.array
     }
@@ -283,12 +282,12 @@ mod tests {
                     weights.iter().map(|w| w / sum * (1.0 - (-w / sum * low).exp())).sum();
                 let mut umd = device(frames);
                 let mut rng = Rng::new(3);
-                let (mut hits, count) = (0, 600_000);
-                for number in 0..count + 200_000 {
+                let (mut hits, count, warm_up) = (0, 600_000, 200_000);
+                for number in 0..count + warm_up {
                     let draw = rng.unit();
                     let page = cumulative.partition_point(|c| *c <= draw).min(9_999) as u32;
                     if umd.resident(page) {
-                        hits += u32::from(number >= 200_000);
+                        hits += u32::from(number >= warm_up);
                         umd.touch(page, false);
                     } else if umd.load(0, page, Content::Stored).service.is_some() {
                         wait(&mut umd, page, 0);

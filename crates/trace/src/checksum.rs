@@ -1,6 +1,6 @@
 //! Checksums of files: 128-bit XXH3, computed while a file is written.
 //!
-//! They detect accidental changes, but are not signatures. `xxh128sum` computes the same.
+//! They detect accidental changes, but are not signatures. `xxh128sum` computes the same checksums.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Accepts seven bytes at a time, as a file may.
+    /// Accepts at most seven bytes per write: a file, too, may write fewer bytes than requested.
     struct Slow(Vec<u8>);
 
     impl Write for Slow {

@@ -26,8 +26,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Add a sample, unless it is too soon after the last one kept. When [`MAX_SAMPLES`] is
-    /// reached, every other sample is dropped.
+    /// Add a sample, unless it is too soon after the last one kept. At [`MAX_SAMPLES`], every other
+    /// sample is dropped, and the interval at least doubles.
     pub fn note(&mut self, milliseconds: u64, records: u64) {
         self.last = (milliseconds, records);
         let too_soon = |last: &u64| milliseconds < last + self.interval.max(1);

@@ -31,6 +31,7 @@ pub fn open_stream(path: &Path) -> Result<File> {
     match special(&file, path)? {
         None => Ok(file),
         Some(PIPE) if prefixes.iter().any(|start| path.to_string_lossy().starts_with(start)) => {
+            // Clear O_NONBLOCK.
             // SAFETY: the descriptor is open as long as `file` exists.
             match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) } {
                 -1 => Err(Error::io(path, "cannot open", &std::io::Error::last_os_error())),

@@ -17,7 +17,7 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Add `page` (an address >> 12), touched by the set `kinds`.
+    /// Add `page` (an address >> 12), touched by `kinds` (one bit each).
     pub fn touch(&mut self, page: u64, kinds: u8) {
         let chunk =
             self.chunks.entry(page / CHUNK).or_insert_with(|| Box::new([0; CHUNK as usize]));

@@ -25,7 +25,8 @@ const OLDEST: u32 = 1;
 /// Maximum bytes of `trace.json`, enough for millions of threads and parts.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// The version of a trace whose events determine page lifetimes, or otherwise only name addresses.
+/// Schema of a trace: [`SCHEMA`] if its events determine page lifetimes, [`OLDEST`] if they only name
+/// addresses.
 pub(crate) fn schema(lifetimes: bool) -> u32 {
     if lifetimes { SCHEMA } else { OLDEST }
 }
@@ -78,9 +79,7 @@ pub struct ThreadInfo {
     /// For a task of a virtual machine: its name, and its pid or `PROCESS/PID`. Otherwise empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Records of this thread.
     pub records: u64,
-    /// Instructions it executed.
     pub instructions: u64,
 }
 
@@ -90,7 +89,6 @@ pub struct ThreadInfo {
 pub struct PartInfo {
     /// File name within the trace folder.
     pub file: String,
-    /// Records in it.
     pub records: u64,
     /// Size of the file when it was written.
     pub bytes: u64,
@@ -103,11 +101,9 @@ pub struct PartInfo {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegionsInfo {
-    /// Events in it.
     pub events: u64,
     /// Size of the file when it was written.
     pub bytes: u64,
-    /// Checksum of the file.
     pub checksum: Checksum,
 }
 
@@ -119,7 +115,6 @@ pub struct Info {
     pub schema: u32,
     /// Version of nearfar that wrote it.
     pub tool: String,
-    /// Where it came from.
     pub source: Source,
     /// False while the trace is being written, and if the writer was killed. Listed parts are
     /// complete.
@@ -131,7 +126,6 @@ pub struct Info {
     pub records: u64,
     /// Instructions executed, all threads.
     pub instructions: u64,
-    /// Records by kind.
     #[serde(deserialize_with = "check::unique")]
     pub records_by_kind: BTreeMap<Kind, u64>,
     /// Distinct 4 KiB pages, by the exact set of kinds that touched them (names joined by `+`). The
@@ -192,8 +186,8 @@ impl Info {
             .fold(0, u64::saturating_add)
     }
 
-    /// References of any of `kinds` that the program made: the records, or more if the trace holds a
-    /// sample of pages. What the kernel copied for the program is always recorded.
+    /// Number of references of any of `kinds`. If the trace holds a sample of pages, `sample` counts
+    /// the program's references; the kernel's are all recorded.
     pub fn references_of(&self, kinds: KindSet) -> u64 {
         let Some(sample) = &self.source.sample else { return self.records_of(kinds) };
         let counted = KindSet(sample.references.keys().fold(0, |set, kind| set | kind.bit()));

@@ -1,6 +1,6 @@
-//! Outputs of commands. Each claims its name, is written under a temporary name next to it, and is
-//! renamed when complete. An output never replaces an input, never goes into a trace, and has one
-//! writer at a time.
+//! Output files and folders of commands. Each claims its final name, is written under a temporary name
+//! next to it, and is renamed when complete. An output never replaces an input, never goes into a
+//! trace, and has one writer at a time.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -150,7 +150,7 @@ impl Output {
             _lock: lock,
             renamed: false,
         };
-        // A capture has its final name while it is written.
+        // Fails if a running capture, which is written at its final name, holds the lock.
         output.lock_replaced()?;
         Ok(output)
     }
@@ -264,7 +264,7 @@ fn claim(temporary: &Path, request: &OutputRequest<'_>) -> Result<File> {
                 }
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            // Links are not followed.
+            // A link, which `open` does not follow.
             Err(e) if e.raw_os_error() == Some(libc::ELOOP) => {
                 std::fs::remove_file(temporary).map_err(failed)?;
             }
@@ -302,7 +302,7 @@ fn claim(temporary: &Path, request: &OutputRequest<'_>) -> Result<File> {
     Err(request.busy())
 }
 
-/// Open a file or folder without blocking on a pipe.
+/// Open a file or folder, without following a link or blocking on a pipe.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }

@@ -1,4 +1,4 @@
-//! `regions.parquet`: events of address spaces, which give addresses their names.
+//! `regions.parquet`: events of address spaces (`mmap`, `fork`, ...), which name addresses.
 
 use std::fs::File;
 use std::io::Write;
@@ -40,8 +40,7 @@ pub enum RegionKind {
     Free,
     /// The pages of a range and the contents of its file there were discarded (`MADV_REMOVE`).
     Remove,
-    /// A range was locked in memory (`mlock`). Pages that this makes resident have records of the
-    /// kernel.
+    /// A range was locked in memory (`mlock`). Kernel records show which pages this makes resident.
     Lock,
     /// A range was unlocked (`munlock`).
     Unlock,
@@ -56,15 +55,15 @@ pub enum RegionKind {
     ThpDisable,
     /// A file's page cache got this range of synthetic kernel addresses.
     File,
-    /// Since the last such event, no recorded thread ran for `to` nanoseconds, because all were in
-    /// system calls. In the rest of the time, `offset` / 1000 threads ran on average.
+    /// Since the previous `Idle` event, all recorded threads were in system calls for `to`
+    /// nanoseconds in total. During the remaining time, `offset` / 1000 threads ran on average.
     Idle,
     /// A thread began.
     ThreadStart,
     /// A thread ended.
     ThreadExit,
-    /// A child process began, with a copy of its parent's address space. `thread` is the parent's,
-    /// `to` the child's process.
+    /// A child process began, with a copy of its parent's address space. `thread` is a thread of the
+    /// parent, `to` the process number of the child.
     Fork,
     /// A child process began that shares its parent's address space until it ends or runs a program
     /// (`vfork`).
@@ -114,9 +113,9 @@ impl RegionKind {
 /// One event of the address space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionEvent {
-    /// Number of records written before it.
+    /// Number of records before the event.
     pub at: u64,
-    /// Thread index that caused it.
+    /// Index of the thread that caused the event.
     pub thread: u32,
     pub event: RegionKind,
     /// First byte of the range.
@@ -152,7 +151,7 @@ const SCHEMA: &str = "message regions {
     required int64 inode (INTEGER(64,false));
     required int64 to (INTEGER(64,false));
 }";
-/// Columns of schema 1. Schema 2 added the others.
+/// Number of columns in schema 1. Schema 2 added `device`, `inode` and `to`.
 const FIRST_COLUMNS: usize = 8;
 const COLUMNS: usize = 11;
 
@@ -219,8 +218,8 @@ fn write(file: &mut (impl Write + Send), events: &[RegionEvent]) -> ParquetResul
     Ok(())
 }
 
-/// All events of the trace folder `dir`; none if it has no `regions.parquet`. Their number must be
-/// `listed`, if given.
+/// All events of the trace folder `dir`; none if it has no `regions.parquet`. Checks their number
+/// against `listed`, the number in `trace.json`, if given.
 pub fn load(dir: &Path, listed: Option<u64>) -> Result<Vec<RegionEvent>> {
     let path = dir.join(FILE);
     if !path.exists() {

@@ -1,11 +1,11 @@
 //! Traces that hold a sample of the program's pages (`nearfar capture --sample`).
 //!
-//! Such a trace has every reference to the sampled pages, what the kernel copied for the program, and
-//! every event. Of any other page it has the first load, store and fetch since the page was mapped.
+//! Such a trace has every reference to the sampled pages, every kernel reference, and every event.
+//! Of any other page it has the first load, store and fetch since the page was mapped.
 //! So the footprint, the resident set and the lifetimes of pages are exact, and the number of
 //! references is known. Page replacement can be simulated on the sampled pages.
 //!
-//! In *bursts*, it has every reference of a thread, so that TLBs can be simulated there.
+//! In *bursts*, it has every reference of one thread, so that TLBs can be simulated.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +16,16 @@ use crate::record::{Kind, KindSet};
 
 /// log2 of the size of sampled pages.
 pub const PAGE_SHIFT: u32 = 12;
-/// Address bits that select a page. File ranges of the kernel are cut to them as well.
+/// Address bits that determine whether a page is sampled. Synthetic kernel addresses of files have
+/// more bits, which are ignored.
 const ADDR_BITS: u32 = 48;
 
 /// The sample that a trace holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PageSample {
-    /// Share of the 4 KiB pages, above 0 and up to 1: those whose [`PageSample::hash`] is below
-    /// this share of 2^64.
+    /// Share of the 4 KiB pages that is sampled, above 0 and up to 1: the pages whose
+    /// [`PageSample::hash`] is below `rate` * 2^64.
     pub rate: f64,
     pub seed: u64,
     /// References that the program made, by kind; empty in a trace that was cut off.
@@ -44,8 +45,8 @@ pub struct Burst {
     pub start: u64,
     /// Number of the record after its last one.
     pub end: u64,
-    /// Executed blocks of code in the part of the run that it represents. Parts are longer where the
-    /// rate is lower, and `--sample auto` lowers it.
+    /// Blocks of code executed in the part of the run that the burst represents. Parts are longer
+    /// where the sampling rate is lower, and `--sample auto` lowers the rate.
     pub blocks: u64,
 }
 
@@ -66,7 +67,7 @@ impl PageSample {
         mix(page_number & ((1 << (ADDR_BITS - PAGE_SHIFT)) - 1) ^ mix(self.seed))
     }
 
-    /// The limit that the hashes of sampled pages are below.
+    /// Upper limit (exclusive) of the hashes of sampled pages.
     pub fn limit(&self) -> u64 {
         limit(self.rate)
     }
@@ -113,8 +114,8 @@ pub fn limit(rate: f64) -> u64 {
     (rate * 2f64.powi(64)) as u64
 }
 
-/// The share of all pages whose hashes are below `limit`. Exact for a limit that was made by halving
-/// that of all pages.
+/// The share of all pages whose hashes are below `limit`. Exact for `u64::MAX`, halved any number of
+/// times.
 pub fn rate(limit: u64) -> f64 {
     if limit == u64::MAX { 1.0 } else { limit.max(1) as f64 / 2f64.powi(64) }
 }

@@ -114,11 +114,11 @@ fn check_events(reader: &Reader, path: &Path) -> Result<u64> {
     Ok(events.len() as u64)
 }
 
-/// Counts of the parts.
+/// Totals over the records of all parts.
 #[derive(Default)]
 struct Counts {
     by_kind: [u64; Kind::ALL.len()],
-    /// Records and instructions.
+    /// Records and instructions by thread.
     threads: FxHashMap<u32, (u64, u64)>,
     pages: Footprint,
 }

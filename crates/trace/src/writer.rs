@@ -20,7 +20,6 @@ use sink::Sink;
 
 #[derive(Clone, Debug)]
 pub struct WriterOptions {
-    /// Replace an existing trace.
     pub overwrite: bool,
     /// Files and folders that are never replaced, because they are being read.
     pub inputs: Vec<PathBuf>,
@@ -50,7 +49,7 @@ impl Default for WriterOptions {
     }
 }
 
-/// Single records that are gathered before they are encoded.
+/// Number of single records that are buffered before they are added to a row group.
 const SINGLE: usize = 1 << 12;
 
 /// Writes one trace. Dropping it without [`finish`](Writer::finish) leaves nothing behind or, if in
@@ -123,8 +122,8 @@ impl Writer {
         gathered
     }
 
-    /// Fill row groups with `records` records. `extend` appends those from an index on until the
-    /// group is full, and returns their number.
+    /// Fill row groups with `records` records. `extend` appends the records from a given index on until
+    /// the group is full, and returns the number appended.
     fn gather(
         &mut self,
         records: usize,

@@ -1,5 +1,5 @@
-//! Replays the fuzzers' corpus (`fuzz/corpus/TARGET/`), so that what a fuzzer once found stays
-//! found without a nightly compiler. The machine reader's corpus is replayed in its own crate.
+//! Replays the fuzzers' corpus (`fuzz/corpus/TARGET/`), so that a bug that a fuzzer found cannot
+//! return, without a nightly compiler. The machine reader's corpus is replayed in its own crate.
 
 use std::path::{Path, PathBuf};
 
@@ -18,9 +18,9 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     inputs
 }
 
-/// Any format's parser must take any format's files.
+/// The parser of any format must survive the files of all formats.
 #[test]
-fn every_importer_has_a_corpus_and_takes_every_corpus() {
+fn every_importer_has_a_corpus_and_survives_all_corpora() {
     for of in IMPORTERS {
         for (path, bytes) in corpus(&format!("import/{}", of.name())) {
             println!("{}", path.display());
@@ -33,7 +33,7 @@ fn every_importer_has_a_corpus_and_takes_every_corpus() {
 }
 
 #[test]
-fn every_corpus_is_of_an_importer() {
+fn every_corpus_belongs_to_an_importer() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/import");
     for entry in std::fs::read_dir(folder).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -42,7 +42,7 @@ fn every_corpus_is_of_an_importer() {
 }
 
 #[test]
-fn format_detection_takes_its_corpus() {
+fn format_detection_survives_its_corpus() {
     for (path, bytes) in corpus("guess") {
         println!("{}", path.display());
         exercise_detection(&bytes);
@@ -50,7 +50,7 @@ fn format_detection_takes_its_corpus() {
 }
 
 #[test]
-fn readers_of_a_trace_take_their_corpus() {
+fn the_readers_of_a_trace_survive_their_corpora() {
     let folder = tempfile::tempdir().unwrap();
     let good = |path: &Path, bytes: &[u8]| {
         println!("{}", path.display());

@@ -1,5 +1,5 @@
-//! Flips single bits of a trace: a reader must refuse it in one line, or read the same data, and then
-//! `verify` must name the damaged file.
+//! Flips single bits of a trace: the reader must refuse it with an error of one line, or read the same
+//! data; in the latter case, `verify` must name the damaged file.
 
 use std::path::Path;
 
@@ -21,16 +21,16 @@ fn read(path: &Path) -> Result<(Vec<Record>, Vec<RegionEvent>)> {
     Ok((records, reader.regions()?))
 }
 
-/// Write a trace, with `many` of random addresses and instruction counts.
-fn write(path: &Path, records: u64, many: bool) {
+/// Write a trace. If `scattered`, addresses and instruction counts are random; otherwise they repeat.
+fn write(path: &Path, records: u64, scattered: bool) {
     let mut writer = Writer::create(path, Source::default(), WriterOptions::default()).unwrap();
     let mut state = 7u64;
     for index in 0..records {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let random = state >> 24;
-        let addr = if many { random } else { 0x1000 + random % 97 * 48 };
+        let addr = if scattered { random } else { 0x1000 + random % 97 * 48 };
         let kind = Kind::from_u8((random % 3) as u8).unwrap();
-        let instr = if many { random as u32 } else { (index % 300) as u32 };
+        let instr = if scattered { random as u32 } else { (index % 300) as u32 };
         let (size, thread) = (1 + (index % 9) as u16, (index / 50 % 2) as u32);
         writer.push(Record { addr, kind, size, thread, instr }).unwrap();
         if index % 64 == 0 {
@@ -85,9 +85,9 @@ fn flip(path: &Path, file: &str, step: usize) -> (usize, usize, usize) {
 #[test]
 fn a_flipped_bit_never_reads_as_other_data() {
     let folder = tempfile::tempdir().unwrap();
-    for (records, many) in [(400, false), (400, true)] {
-        let path = folder.path().join(format!("{many}.trace"));
-        write(&path, records, many);
+    for (records, scattered) in [(400, false), (400, true)] {
+        let path = folder.path().join(format!("{scattered}.trace"));
+        write(&path, records, scattered);
         for file in ["part-00000.parquet", "regions.parquet"] {
             let (tried, refused, other) = flip(&path, file, 29);
             assert!(tried > 300 && refused * 2 > tried, "{refused} of {tried} refused");

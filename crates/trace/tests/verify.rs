@@ -89,7 +89,7 @@ fn a_trace_of_schema_1_has_no_checksums() {
     assert_eq!(files.iter().map(|file| file.checksum).collect::<Vec<_>>(), [None, None]);
 }
 
-/// What is stored when the first part is whole is what a killed capture leaves.
+/// A killed capture leaves what it stored when its last complete part ended.
 #[test]
 fn the_finished_parts_of_a_killed_capture_keep_their_checksums() {
     let folder = tempfile::tempdir().unwrap();
@@ -217,7 +217,7 @@ fn a_trace_json_that_contradicts_the_files_is_reported() {
 #[test]
 fn a_range_beyond_the_end_of_memory_is_reported() {
     let folder = tempfile::tempdir().unwrap();
-    for (length, whole) in [(1 << 12, true), ((1 << 12) + 1, false)] {
+    for (length, fits) in [(1 << 12, true), ((1 << 12) + 1, false)] {
         let path = folder.path().join(format!("{length}.trace"));
         let mut writer =
             Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
@@ -227,7 +227,7 @@ fn a_range_beyond_the_end_of_memory_is_reported() {
         writer.finish(None).unwrap();
         let text = check(&path).err().map(|error| error.to_string());
         let expected = "regions.parquet: the range in row 0 exceeds the address space";
-        assert_eq!(text.is_none(), whole);
+        assert_eq!(text.is_none(), fits);
         assert!(text.is_none_or(|text| text.contains(expected)));
     }
 }

@@ -67,31 +67,17 @@ impl Times {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Work inside a die.
-    Die {
-        /// The die.
-        die: u32,
-        /// Duration, nanoseconds.
-        ns: u64,
-    },
+    Die { die: u32, ns: u64 },
     /// A transfer between a die and the controller.
     Channel {
         /// The die, which determines the channel.
         die: u32,
-        /// Duration, nanoseconds.
         ns: u64,
     },
     /// An erase of a block.
-    Erase {
-        /// The die.
-        die: u32,
-        /// Duration, nanoseconds.
-        ns: u64,
-    },
+    Erase { die: u32, ns: u64 },
     /// Time that uses no part of the array.
-    Delay {
-        /// Duration, nanoseconds.
-        ns: u64,
-    },
+    Delay { ns: u64 },
 }
 
 impl Step {
@@ -111,7 +97,7 @@ impl Step {
         if matches!(self, Step::Erase { .. }) { 0 } else { self.ns() }
     }
 
-    /// Append to `steps` unless it takes no time. Merges work in the same die, and delays.
+    /// Append to `steps` unless it takes no time. Merges adjacent work in a die, and adjacent delays.
     pub fn append(self, steps: &mut Vec<Step>) {
         if self.ns() == 0 {
             return;
@@ -133,7 +119,6 @@ pub struct Late {
     pub die: u64,
     /// Its channel was busy with another job.
     pub channel: u64,
-    /// Erases.
     pub erase: u64,
 }
 
@@ -174,6 +159,7 @@ pub struct Array {
     dies: Vec<Server>,
     channels: Vec<Server>,
     jobs: Vec<Job>,
+    /// Numbers of finished jobs.
     spare: Vec<u32>,
     /// Ends of steps: time, event number, job.
     events: BinaryHeap<Reverse<(u64, u64, u32)>>,
@@ -182,7 +168,6 @@ pub struct Array {
 }
 
 impl Array {
-    /// An idle array.
     pub fn new(geometry: &Geometry) -> Self {
         Self {
             dies: vec![Server::default(); geometry.dies as usize],

@@ -21,11 +21,11 @@ nearfar_schema::choices! {
 pub struct Precondition {
     /// The share that is written once, in order from page 0.
     pub sequential: f64,
-    /// Number of single writes that follow, as a share; they go to as many pages, from page 0.
+    /// Number of random writes that follow, as a share. They go to as many pages, from page 0 on.
     pub random: f64,
-    /// Order of the single writes.
+    /// How the page of a random write is chosen.
     pub overwrite: Overwrite,
-    /// Seed of the single writes.
+    /// Seed of the random writes.
     pub seed: u64,
 }
 

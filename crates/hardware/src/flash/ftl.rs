@@ -20,7 +20,6 @@ pub enum Op {
 /// One command to the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Its kind.
     pub op: Op,
     /// The die that executes it.
     pub die: u32,
@@ -77,6 +76,7 @@ pub struct Wear {
     pub mean: f64,
 }
 
+/// Sentinel: no page, or no block.
 const NONE: u32 = u32::MAX;
 
 struct Plane {
@@ -127,7 +127,6 @@ impl Ftl {
         }
     }
 
-    /// Geometry of the array.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -169,7 +168,6 @@ impl Ftl {
         self.mapped
     }
 
-    /// Counts so far.
     pub fn tally(&self) -> Tally {
         self.tally
     }
@@ -226,6 +224,7 @@ impl Ftl {
         self.close(plane);
         if must_collect {
             loop {
+                // If all pages of the victim were valid, its collection has freed nothing.
                 let moved = self.collect(plane, run);
                 let free = self.planes[plane as usize].free.len() as u32;
                 if moved < self.geometry.pages && free >= self.geometry.gc_stop.unwrap_or(0) {
@@ -246,8 +245,8 @@ impl Ftl {
         }
     }
 
-    /// Ensure that there is an open block with room. One is always free: collection starts with at
-    /// least one free block, needs at most one, and frees one.
+    /// Ensure that there is an open block with room. A block is always free: collection starts with
+    /// at least one free block, needs at most one, and frees one.
     fn open(&mut self, plane: u32) {
         self.close(plane);
         let state = &mut self.planes[plane as usize];

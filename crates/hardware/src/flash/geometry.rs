@@ -12,11 +12,10 @@ use crate::machine::{Flash, Machine, OverProvisioning, VictimPolicy};
 /// therefore an independent small drive with a known share of the user's pages, whose collection
 /// can always free pages.
 ///
-/// With stripes, the dies of a stripe work in step and count as one die, a block of which consists of
-/// one block of each.
+/// With stripes, the dies of a stripe work in step and count as one die, whose blocks consist of one
+/// block of each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Channels.
     pub channels: u32,
     /// Dies, on all channels.
     pub dies: u32,
@@ -29,7 +28,6 @@ pub struct Geometry {
     pub pages: u32,
     /// Consecutive pages of a block that are programmed together.
     pub stripe: u32,
-    /// Bytes of a page.
     pub page_bytes: u64,
     /// Logical pages, the user capacity (U; T is [`Geometry::total_pages`]).
     pub user_pages: u32,
@@ -108,8 +106,8 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Check that collection always finds a block with an invalid page: with `keep` blocks free,
-    /// the other blocks of a plane must have more pages than the user can fill.
+    /// Check that collection always finds a block with an invalid page: the blocks of a plane that
+    /// collection does not keep free must have more pages than the user can fill.
     ///
     /// # Errors
     /// The user can fill these pages. Returns the key at fault and a message.

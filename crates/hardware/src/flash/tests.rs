@@ -83,7 +83,7 @@ fn write_amplification_of_random_victims_agrees_with_theory() {
 }
 
 #[test]
-fn sequential_overwriting_moves_nothing() {
+fn greedy_collection_of_sequential_writes_moves_nothing() {
     for victim in [VictimPolicy::Greedy, VictimPolicy::Random] {
         let mut ftl = Ftl::new(Geometry { victim, ..geometry(4, 70, 16, 4096) });
         for round in 0..20 {
@@ -133,7 +133,7 @@ impl Chip {
 }
 
 proptest! {
-    /// The counts agree, too.
+    /// The tally also equals the number of commands.
     #[test]
     fn reads_return_the_last_write(
         planes in 1u32..4,
@@ -190,7 +190,7 @@ proptest! {
 
 #[test]
 fn thresholds_with_which_collection_frees_nothing_are_refused() {
-    // Nine blocks hold 72 pages.
+    // One of the ten blocks stays free; the others hold 72 pages.
     let fits = geometry(1, 10, 8, 71);
     assert!(fits.check().is_ok());
     let (key, what) = Geometry { user_pages: 72, ..fits.clone() }.check().unwrap_err();
@@ -202,6 +202,7 @@ fn thresholds_with_which_collection_frees_nothing_are_refused() {
 #[test]
 fn preconditioning_reports_the_state_of_the_drive() {
     let how = Precondition { sequential: 0.6, random: 0.5, overwrite: Overwrite::Drawn, seed: 1 };
+    // The larger drive needs further writes until collection is due.
     for (blocks, further) in [(70, false), (110, true)] {
         let mut ftl = Ftl::new(geometry(4, blocks, 16, 4096));
         let state = how.apply(&mut ftl);
@@ -224,7 +225,7 @@ fn overwriting_each_page_once_leaves_blocks_without_valid_pages() {
         let how = Precondition { sequential: 0.6, random: 0.5, overwrite, seed: 1 };
         let state = how.apply(&mut ftl);
         assert!(state.collecting && state.mapped_pages == 2458, "{state:?}");
-        // The blocks of the sequential writes below page 2048 are free of valid pages.
+        // After `Once`, the blocks of the sequential writes below page 2048 have no valid pages.
         let mut rng = Rng::new(2);
         for _ in 0..1024 {
             ftl.write(rng.below(2048) as u32, |_| ());

@@ -58,8 +58,8 @@ impl<'de> Deserialize<'de> for Curves {
         for Curve { points, reads } in &curves {
             let first = points.first().is_some_and(|[gb_s, ns]| *gb_s == 0.0 && *ns > 0.0);
             let rises = points.is_sorted_by(|one, next| one[0] < next[0] && one[1] <= next[1]);
-            let most = points.last().is_some_and(|[gb_s, ns]| *gb_s <= 1e6 && *ns <= 1e9);
-            if points.len() < 2 || !first || !rises || !most {
+            let bounded = points.last().is_some_and(|[gb_s, ns]| *gb_s <= 1e6 && *ns <= 1e9);
+            if points.len() < 2 || !first || !rises || !bounded {
                 return wrong(&format!(
                     "the curve of reads = {reads} is not two or more points [GB/s, ns] of rising \
                      bandwidth, from 0, and rising latency"

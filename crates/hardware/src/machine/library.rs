@@ -14,7 +14,7 @@ pub fn builtin() -> &'static [(&'static str, &'static str)] {
 }
 
 /// The remedy if a study cannot use `machine`: use a built-in machine for which `serve` is true, or
-/// make the `change` in the machine's file, which for a built-in machine must be written first.
+/// make the `change` in the machine's file (for a built-in machine, in a copy).
 pub fn remedy(machine: &str, change: &str, serve: impl Fn(&Machine) -> bool) -> String {
     let serving: Vec<&str> = builtin()
         .iter()

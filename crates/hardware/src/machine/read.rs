@@ -50,7 +50,7 @@ impl Fault {
     }
 }
 
-/// Parse a machine without its name.
+/// Parse a machine, but leave its name empty.
 pub(super) fn read(text: &str) -> std::result::Result<Machine, Fault> {
     let table =
         DeTable::parse(text).map_err(|e| Fault::new(e.span(), String::new(), e.message()))?;

@@ -2,8 +2,8 @@
 //!
 //! The text of the file is edited and parsed again, so that the same checks apply to the new
 //! values. Keys are looked up in the JSON Schema, which includes optional ones. A level of a key
-//! may be omitted if it is unique: `node.slow.read_latency` is `node.slow.local.read_latency`
-//! unless there is also a `remote`.
+//! may be omitted if no other level fits: `node.slow.read_latency` is
+//! `node.slow.local.read_latency` unless the node also has a `remote` section.
 
 use nearfar_trace::{Error, Result};
 use serde_json::Value as Json;
@@ -41,7 +41,7 @@ pub(super) fn apply(
 }
 
 /// Copy the section of the storage `name` from the text `from` of `machine` to the text
-/// `into`. If it is compressed memory, files are on the first disk of `into`, if there is one.
+/// `into`. If the storage is compressed memory, its files move to the first disk of `into`, if any.
 pub(super) fn take(machine: &str, from: &str, into: &str, name: &str) -> Result<String> {
     let (from, mut into) = (parsed(machine, from)?, parsed(machine, into)?);
     let Some(section) = from.get("storage").and_then(|storages| storages.get(name)) else {
@@ -69,7 +69,7 @@ fn parsed(machine: &str, text: &str) -> Result<DocumentMut> {
     })
 }
 
-/// Full path of a key, and its schema.
+/// Full path of a key, including an omitted level, and its schema.
 fn resolve<'a>(
     schema: &'a Json,
     document: &Item,
@@ -82,6 +82,7 @@ fn resolve<'a>(
             true => Vec::new(),
             false => children(schema, rule, item),
         };
+        // Keys of the sections below, for a `part` that omits a level.
         let inner: Vec<_> = known
             .iter()
             .filter(|(_, rule)| !is_sourced(rule))

@@ -37,7 +37,7 @@ fn small() -> Machine {
     Machine::parse("test.toml", SMALL).unwrap()
 }
 
-/// The message for SMALL with `from` replaced by `to`.
+/// The error for SMALL with `from` replaced by `to`.
 fn refused(from: &str, to: &str) -> String {
     assert!(SMALL.contains(from), "{from}");
     let error = Machine::parse("test.toml", &SMALL.replacen(from, to, 1)).unwrap_err();

@@ -7,21 +7,17 @@ use crate::cache::Level;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Found {
-    /// In the first level.
     First,
-    /// In the second level.
     Second,
-    /// In the third level.
     Third,
-    /// In memory, but prefetched.
+    /// In the third level or memory, but prefetched.
     Streamed,
-    /// In memory.
     Memory,
 }
 
 /// The age at eviction of each level, in references since the last use; `u64::MAX` until the level
 /// is full. By Che's approximation (Che, Tung and Wang, 2002), a line is in an LRU cache if and
-/// only if it was used more recently.
+/// only if its age is lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ages(pub [u64; 3]);
 
@@ -99,8 +95,8 @@ const STREAMS: usize = 32;
 /// log2 of a small page, which streams do not cross.
 const STREAM_SHIFT: u32 = 12;
 
-/// A stream prefetcher: after misses of two adjacent lines of a small page, the next ones are
-/// prefetched.
+/// A stream prefetcher: after second-level misses of two adjacent lines of a small page, the next
+/// lines are prefetched.
 #[derive(Clone, Debug)]
 struct Streams {
     /// Small page, its last missed line, and whether that was adjacent to the previous one; most
@@ -110,7 +106,7 @@ struct Streams {
 }
 
 impl Streams {
-    /// A line that missed all caches. Returns whether it was prefetched.
+    /// Add a line that missed the second level. Returns whether it was prefetched.
     fn miss(&mut self, line: u64) -> bool {
         let page = line >> self.page_shift;
         let found = self.pages.iter().position(|known| known.0 == page);
@@ -142,7 +138,6 @@ pub struct Hierarchy {
 const ONE_OF: u64 = 64;
 
 impl Hierarchy {
-    /// Empty caches.
     pub fn new(caches: &Caches) -> Self {
         let shift = caches.line_bytes.ilog2();
         Self {

@@ -13,11 +13,8 @@ pub struct Caches {
     pub instruction: Level,
     /// First level for data.
     pub data: Level,
-    /// Second level.
     pub second: Level,
-    /// Third level, if any.
     pub third: Option<Level>,
-    /// Bytes of a line.
     pub line_bytes: u64,
 }
 
@@ -26,11 +23,9 @@ pub struct Caches {
 pub struct Latencies {
     /// From the first level; [`Processor::instruction_ns`] includes the waits for these.
     pub first: u64,
-    /// From the second level.
     pub second: u64,
-    /// From the third level.
+    /// From the third level; equals `memory` if there is none.
     pub third: u64,
-    /// From memory.
     pub memory: u64,
     /// From memory, as a prefetched line of a sequential stream.
     pub streamed: u64,
@@ -50,9 +45,9 @@ pub struct Tlbs {
     pub second_ps: u64,
     /// log2 of the bytes of contiguous small pages that can share an entry; 0 if none can.
     pub coalesced: u32,
-    /// Entries of the cache of page directories.
+    /// Entries of the cache of page directories (PDE cache).
     pub directories: usize,
-    /// Entries of the cache of upper directories.
+    /// Entries of the cache of upper directories (PDPTE cache).
     pub upper_directories: usize,
 }
 
@@ -65,11 +60,8 @@ pub struct Processor {
     pub window: u64,
     /// Share of misses that depend on the previous miss.
     pub dependent: f64,
-    /// The caches.
     pub caches: Caches,
-    /// Their latencies.
     pub latencies: Latencies,
-    /// The TLBs.
     pub tlbs: Tlbs,
     /// log2 of the host's page size, if the machine is virtual.
     pub host_shift: Option<u32>,

@@ -81,7 +81,7 @@ proptest! {
         }
     }
 
-    /// Of page-table lines that are used rarely, ages predict the level of 80 %.
+    /// Ages predict the level of at least 80 % of rarely used page-table lines.
     #[test]
     fn ages_predict_the_level_of_lines(seed in 1u64..1000, spread in 300u64..3000) {
         let caches = Caches {
@@ -91,7 +91,7 @@ proptest! {
             third: Some(level(128, 16)),
             line_bytes: 64,
         };
-        let (mut coupled, mut hierarchy) = (Hierarchy::new(&caches), Hierarchy::new(&caches));
+        let (mut simulated, mut hierarchy) = (Hierarchy::new(&caches), Hierarchy::new(&caches));
         let (mut state, mut alike, mut all) = (seed, 0, 0);
         let mut used = std::collections::HashMap::new();
         let mut draw = |most: u64| {
@@ -102,11 +102,11 @@ proptest! {
             // Few lines are used often.
             let most = 1 + draw(2 * spread);
             let line = draw(most) << 6;
-            coupled.access(line, false);
+            simulated.access(line, false);
             hierarchy.access(line, false);
             if turn % 40 == 0 {
                 let (line, now) = (1 << 62 | draw(30) << 6, hierarchy.now());
-                let expected = coupled.walk(line);
+                let expected = simulated.walk(line);
                 let before = used.insert(line, now);
                 let found = before.map_or(Found::Memory, |before| hierarchy.ages().found(now - before));
                 if turn > 20_000 {

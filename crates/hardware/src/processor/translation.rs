@@ -73,7 +73,7 @@ pub enum Answer {
 #[derive(Clone, Debug)]
 struct First {
     slot_of: PageMap<u32>,
-    /// Pinned entries, with the number of small pages that pin them.
+    /// By slot: the tag of the entry, and the number of pages that pin it.
     held: Vec<(u64, u32)>,
     slots: Links,
     unpinned: List,
@@ -113,7 +113,7 @@ impl First {
         false
     }
 
-    /// Unpin an entry, which becomes the newest of those not pinned.
+    /// Unpin an entry once. Unpinned, it becomes the newest in `unpinned`.
     fn leave(&mut self, number: u64) {
         let Some(&slot) = self.slot_of.get(&number) else { return };
         let held = &mut self.held[slot as usize].1;
@@ -259,8 +259,7 @@ impl Translation {
         }
     }
 
-    /// log2 of the range of the entry for a page of 2^`shift` bytes, which smaller pages of the
-    /// host limit.
+    /// The entry for a page of 2^`shift` bytes. Smaller pages of the host limit its range.
     pub fn entry(tlbs: &Tlbs, host_shift: Option<u32>, shift: u32) -> Entry {
         let large = shift >= LARGE;
         let range = if large { LARGE } else { shift.min(tlbs.coalesced).max(SMALL) };

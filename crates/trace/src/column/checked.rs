@@ -1,5 +1,5 @@
-//! Writes pages with the CRC of their bytes in the header. The Parquet crate checks it, but does
-//! not write it.
+//! Writes pages with the CRC of their bytes in the header, which the Parquet crate checks, but does
+//! not write.
 
 use parquet::basic::Encoding;
 use parquet::column::page::{CompressedPage, Page, PageWriteSpec, PageWriter};
@@ -116,7 +116,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_page_is_that_of_the_crate_plus_a_checksum(
+        fn a_page_equals_that_of_the_parquet_crate_plus_a_checksum(
             data in prop::collection::vec(any::<u8>(), 0..400),
             plain in 0usize..1 << 30,
             num_values in 0u32..1 << 30,

@@ -20,7 +20,6 @@ use crate::region::read_all;
 /// Maximum number of records in a row group; bounds what a hostile file can make us allocate.
 const MAX_ROWS: usize = 1 << 26;
 
-/// An open part.
 pub struct Part {
     file: Foreign,
     place: String,
@@ -131,7 +130,7 @@ enum Column {
     Streamed(Box<Streamed>),
 }
 
-/// Load a column with the layout of `encode.rs`; `None` if the layout is another.
+/// Load a column with the layout of `encode.rs`; `None` for any other layout.
 fn fast_column(
     pages: &mut dyn PageReader,
     column: usize,

@@ -57,13 +57,12 @@ impl EncodedGroup {
     }
 }
 
-/// Encodes row groups.
 pub struct Encoder {
     positions: Positions,
     zstd: zstd::bulk::Compressor<'static>,
     /// Memory for a page of addresses.
     spare: Vec<u8>,
-    /// Buffers for compressed pages: dictionaries and data differ much in size.
+    /// Buffers for compressed pages; separate, because dictionaries and data differ much in size.
     dictionaries: BufferPool,
     data: BufferPool,
     /// Buffers for the chunks of each column.
@@ -95,7 +94,7 @@ impl BufferPool {
     }
 }
 
-/// The data page of a column of numbers; empty if it has no dictionary.
+/// The data page of a column of numbers; empty for [`Form::Plain`], which `number_column` encodes.
 fn number_data<'a>(form: &Form, indices: &'a mut Indices) -> Cow<'a, [u8]> {
     match form {
         Form::Constant(_) => constant(indices.len()).into(),
@@ -181,7 +180,7 @@ impl Encoder {
         by_kind: &[u64; Kind::ALL.len()],
         data: &[u8],
     ) -> Result<Column> {
-        // Only traces of virtual machines name the last kind.
+        // The last kind occurs only in traces of virtual machines; others do not name it.
         let last = Kind::KernelFetch as usize;
         let kinds = if by_kind[last] > 0 { &Kind::ALL[..] } else { &Kind::ALL[..last] };
         let names: Vec<u8> = kinds
@@ -195,7 +194,7 @@ impl Encoder {
         self.chunk(KIND, rows, dictionary, data, Encoding::RLE_DICTIONARY, None)
     }
 
-    /// `size` or `instr`. Plain numbers get a dictionary of up to 65,536 entries if it suffices.
+    /// Encode `size` or `instr`. Plain numbers get a dictionary if 65,536 entries suffice.
     fn number_column(
         &mut self,
         column: usize,
@@ -216,7 +215,7 @@ impl Encoder {
         }
     }
 
-    /// `thread`. Looks up each index once per run.
+    /// Encode `thread`, with one look-up of the index per run.
     fn thread_column(&mut self, runs: &[(u32, usize)]) -> Result<Column> {
         let rows = runs.iter().map(|&(_, length)| length).sum();
         let mut entries: Vec<u32> = runs.iter().map(|&(thread, _)| thread).collect();
@@ -249,7 +248,7 @@ impl Encoder {
         self.chunk(column, rows, dictionary, data, Encoding::RLE_DICTIONARY, None)
     }
 
-    /// A column chunk of one data page, with a dictionary if given: PLAIN values, and their number.
+    /// A column chunk of one data page. `dictionary` is its PLAIN values and their number.
     fn chunk(
         &mut self,
         column: usize,
@@ -283,10 +282,10 @@ impl Encoder {
         let room = max_length(&data) + dictionary.as_ref().map_or(0, max_length);
         let mut bytes = memory.take(room);
         let mut pages = CheckedPages(&mut bytes);
-        let mut plain = 0i64;
+        let mut uncompressed = 0i64;
         let mut write = |page: CompressedPage| -> Result<u64> {
             let spec = pages.write_page(page)?;
-            plain += spec.uncompressed_size as i64;
+            uncompressed += spec.uncompressed_size as i64;
             Ok(spec.offset)
         };
         let mut encodings = vec![encoding, Encoding::RLE];
@@ -305,7 +304,7 @@ impl Encoder {
             .set_compression(Compression::ZSTD(ZstdLevel::try_new(LEVEL)?))
             .set_num_values(rows as i64)
             .set_total_compressed_size(bytes.len() as i64)
-            .set_total_uncompressed_size(plain)
+            .set_total_uncompressed_size(uncompressed)
             .set_data_page_offset(data_offset)
             .set_dictionary_page_offset(dictionary_offset);
         if let Some(range) = range {
@@ -341,7 +340,7 @@ fn compress(
     Ok(pool.share(memory))
 }
 
-/// Sorted dictionary and data page of numbers; `None` if there are too many distinct ones.
+/// Sorted dictionary and data page of numbers; `None` if more than [`DICTIONARY`] are distinct.
 fn indices(values: &[u32]) -> Option<(Vec<u32>, Vec<u8>)> {
     let mut known: FxHashMap<u32, u16> = FxHashMap::default();
     let mut entries: Vec<u32> = Vec::new();
@@ -433,7 +432,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn streams_are_the_bytes_of_the_values(values in prop::collection::vec(any::<u64>(), 0..300)) {
+        fn each_stream_has_one_byte_of_every_value(values in prop::collection::vec(any::<u64>(), 0..300)) {
             let mut bytes = vec![1, 2, 3];
             byte_stream_split(&values, &mut bytes);
             let stream = |byte: usize| values.iter().map(move |value| value.to_le_bytes()[byte]);

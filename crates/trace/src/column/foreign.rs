@@ -1,5 +1,5 @@
-//! Reads untrusted Parquet files: opened once, read at offsets, one page at a time of at most
-//! [`MAX_PAGE`] bytes. Errors of the Parquet crate become one line.
+//! Reads untrusted Parquet files. A file is opened once and read at offsets, one page at a time, of at
+//! most [`MAX_PAGE`] bytes. Errors of the Parquet crate become one line.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -137,10 +137,10 @@ impl ChunkReader for Pages {
     }
 }
 
-/// The size of an uncompressed page from its header, in Thrift's compact protocol. Its first fields
-/// are the required integers `type`, `uncompressed_page_size` and `compressed_page_size`.
+/// The uncompressed size of a page from its header, in Thrift's compact protocol. The header begins
+/// with the required integers `type`, `uncompressed_page_size` and `compressed_page_size`.
 fn uncompressed_size(header: &[u8]) -> Option<u64> {
-    /// Header of an i32 with the next field number.
+    /// Field header: the next field number, type i32.
     const NEXT_I32: u8 = 0x15;
     let after_type = header.strip_prefix(&[NEXT_I32])?;
     let (_, length) = read_varint(after_type)?;
@@ -149,7 +149,7 @@ fn uncompressed_size(header: &[u8]) -> Option<u64> {
     (size & 1 == 0).then_some(size >> 1)
 }
 
-/// Read a variable-length number of at most nine bytes. Returns it and its bytes.
+/// Read a variable-length number of at most nine bytes. Returns the number and its length in bytes.
 pub(super) fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0u64;
     for (index, byte) in bytes.iter().take(9).enumerate() {
@@ -162,7 +162,7 @@ pub(super) fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
 }
 
 thread_local! {
-    /// This thread is in [`guard`], which turns panics into errors.
+    /// Whether this thread is in [`guard`], which turns panics into errors.
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 static HOOK: Once = Once::new();
@@ -187,9 +187,9 @@ pub(crate) fn guard<T>(
         let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
         Error::input(place, format!("truncated or damaged: {why}"), fix)
     };
-    let outer = GUARDED.replace(true);
+    let was_guarded = GUARDED.replace(true);
     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
-    GUARDED.set(outer);
+    GUARDED.set(was_guarded);
     match done {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(e)) => Err(match system_error(&e) {

@@ -30,7 +30,7 @@ pub struct Group {
     pub(super) size: Numbers,
     pub(super) instr: Numbers,
     pub(super) threads: Threads,
-    /// Further pages of records that cross a page boundary, with the kinds that touched them.
+    /// For records that cross a page boundary: every page but the first, and the bit of the kind.
     pub(super) further_pages: Vec<(u64, u8)>,
 }
 
@@ -43,7 +43,7 @@ impl Group {
         self.len() == 0
     }
 
-    /// Whether it accepts no more records: it has [`ROW_GROUP`], or its dictionary is full.
+    /// Whether the group has [`ROW_GROUP`] records or a full dictionary, and accepts no more records.
     pub fn is_full(&self) -> bool {
         self.len() == ROW_GROUP || self.addresses.is_full()
     }
@@ -58,7 +58,7 @@ impl Group {
         self.further_pages.clear();
     }
 
-    /// Append records of `batch` from `from` on, until the group is full. Returns the number
+    /// Append records of `batch` from index `from` on, until the group is full. Returns the number
     /// appended.
     pub fn extend(&mut self, batch: &Batch, from: usize) -> usize {
         self.fill(from, batch.len(), |group, slice| {
@@ -73,7 +73,7 @@ impl Group {
         })
     }
 
-    /// Append records of `narrow` from `from` on, until the group is full. Returns the number
+    /// Append records of `narrow` from index `from` on, until the group is full. Returns the number
     /// appended.
     pub fn extend_narrow(&mut self, narrow: NarrowBatch<'_>, from: usize) -> usize {
         self.fill(from, narrow.len(), |group, slice| {
@@ -147,8 +147,8 @@ fn crossings<S: Copy + Into<u16>>(addr: &[u64; BLOCK], size: &[S; BLOCK]) -> u64
     crossings
 }
 
-/// Append the further pages of records that cross a page boundary, each with its kind. A page may
-/// appear several times. `size` and `kind` may be longer than `addr`.
+/// For records that cross a page boundary, append every page but the first, with the bit of the
+/// kind. A page may appear several times. `size` and `kind` may be longer than `addr`.
 fn add_further_pages<S: Copy + Into<u16>>(
     pages: &mut Vec<(u64, u8)>,
     addr: &[u64],
@@ -197,9 +197,9 @@ fn largest_of(bytes: &[u8]) -> u8 {
 pub(super) struct Numbers {
     /// The numbers, or 0 for those that do not fit a byte.
     bytes: Indices,
-    /// Record and number of those that do not fit.
+    /// Record index and value of each number that does not fit a byte.
     wide: Vec<(u32, u32)>,
-    /// The largest of the bytes.
+    /// Maximum of `bytes`.
     largest: u8,
 }
 
@@ -209,7 +209,7 @@ pub(super) enum Form {
     Constant(u32),
     /// As 8-bit indices into these entries.
     Dictionary(Vec<u32>),
-    /// As they are: there are more than 256 distinct numbers.
+    /// As they are, because more than 256 are distinct.
     Plain(Vec<u32>),
 }
 
@@ -247,14 +247,14 @@ impl Numbers {
         self.bytes.extend_from_slice(values);
     }
 
-    /// Choose the form. Turns [`Self::bytes`] into indices if it is a dictionary. Independent of
-    /// how the numbers were sliced.
+    /// Choose the form, independently of how the numbers were sliced. For a dictionary, turns
+    /// [`Self::bytes`] into indices.
     pub(super) fn form(&mut self) -> Form {
         let mut wide: Vec<u32> = self.wide.iter().map(|&(_, number)| number).collect();
         wide.sort_unstable();
         wide.dedup();
         let largest = self.largest;
-        // A wide number gets the index of a byte that does not occur.
+        // The index of a wide number is a byte that does not occur.
         let mut free: Vec<u8> = (largest..=u8::MAX).skip(1).take(wide.len()).collect();
         if free.len() < wide.len() {
             free = self.unused();

@@ -1,5 +1,5 @@
-//! Interns the addresses of a row group while it is gathered: a sorted dictionary, and each
-//! record's index in it.
+//! Interns the addresses of a row group while records are gathered: builds a sorted dictionary and
+//! each record's index in it.
 
 mod table;
 
@@ -14,8 +14,8 @@ pub(super) const DICTIONARY: usize = 1 << 16;
 /// full earlier, the group continues without one: smaller groups would take more room (redis with a
 /// quarter of this: 0.34 instead of 0.21 bytes per record) and not be faster to read.
 const MIN_RECORDS: usize = ROW_GROUP / 8 * 7;
-/// Addresses are interned by blocks of this many bytes (log2): in most programs, the table of
-/// blocks fits the L1 cache, and the marks take at most 16 MiB.
+/// log2 of the bytes in a block of addresses, the unit of interning: in most programs, the table of
+/// blocks fits the L1 cache, and [`Addresses::marks`] takes at most 16 MiB.
 const BLOCK_SHIFT: u32 = 8;
 const BLOCK: usize = 1 << BLOCK_SHIFT;
 /// Addresses looked up before the new ones among them are added.
@@ -74,8 +74,8 @@ impl Addresses {
         self.is_full
     }
 
-    /// Append `addr`, touched by `kind`, up to the first address that no longer fits the dictionary
-    /// if the group is long enough to end there. Returns the number appended.
+    /// Append `addr`, touched by `kind`. Stops at the first address that does not fit the dictionary
+    /// if the group is long enough to end there ([`MIN_RECORDS`]). Returns the number appended.
     pub(super) fn extend(&mut self, addr: &[u64], kind: &[u8]) -> usize {
         let mut done = 0;
         while done < addr.len() {
@@ -193,7 +193,7 @@ impl Addresses {
                     dictionary.push(base | (index % BLOCK) as u64);
                 }
             }
-            // 0 if the group ended just before the first address of this block.
+            // `kinds` is 0 if the group ended just before the first address of this block.
             if kinds != 0 {
                 pages.push((base >> PAGE_SHIFT, kinds));
             }
@@ -257,25 +257,25 @@ mod tests {
                 .collect();
             let touched: BTreeSet<(u64, u8)> =
                 records.iter().map(|&(addr, kind)| (addr >> PAGE_SHIFT, kind)).collect();
-                let mut addresses = Addresses::default();
-                // Reuse a cleared value, as groups do.
-                addresses.extend(&[1, 2, 3], &[0, 1, 2]);
-                addresses.clear();
-                for (addr, kind) in addr.chunks(step).zip(kind.chunks(step)) {
-                    prop_assert_eq!(addresses.extend(addr, kind), addr.len());
-                }
-                let (mut positions, mut pages, mut found) = Default::default();
-                prop_assert_eq!(&addresses.dictionary(&mut positions, &mut pages), &entries);
-                addresses.write_indices(&positions, &mut found);
-                prop_assert_eq!(&found, &indices);
-                let pages: BTreeSet<(u64, u8)> = pages
-                    .into_iter()
-                    .flat_map(|(page, kinds)| (0..8).map(move |kind| (page, kind, kinds)))
-                    .filter(|(_, kind, kinds)| kinds >> kind & 1 != 0)
-                    .map(|(page, kind, _)| (page, kind))
-                    .collect();
-                prop_assert_eq!(&pages, &touched);
+            let mut addresses = Addresses::default();
+            // Reuse a cleared value, as groups do.
+            addresses.extend(&[1, 2, 3], &[0, 1, 2]);
+            addresses.clear();
+            for (addr, kind) in addr.chunks(step).zip(kind.chunks(step)) {
+                prop_assert_eq!(addresses.extend(addr, kind), addr.len());
             }
+            let (mut positions, mut pages, mut found) = Default::default();
+            prop_assert_eq!(&addresses.dictionary(&mut positions, &mut pages), &entries);
+            addresses.write_indices(&positions, &mut found);
+            prop_assert_eq!(&found, &indices);
+            let pages: BTreeSet<(u64, u8)> = pages
+                .into_iter()
+                .flat_map(|(page, kinds)| (0..8).map(move |kind| (page, kind, kinds)))
+                .filter(|(_, kind, kinds)| kinds >> kind & 1 != 0)
+                .map(|(page, kind, _)| (page, kind))
+                .collect();
+            prop_assert_eq!(&pages, &touched);
+        }
     }
 
     /// As many distinct addresses as fit a dictionary, and one more.

@@ -1,16 +1,16 @@
 //! The Parquet layout of a row group, and its fast decoder.
 //!
 //! Records are written in groups of [`ROW_GROUP`]. The last group may be shorter, and so may a group
-//! whose dictionary of addresses is full near the end. A row group has one data page per column, so
-//! that zstd sees the whole column. Dictionary indices have 8 or 16 bits, even if fewer would do: with
-//! whole bytes, zstd finds the repetitions of loops, and decoding runs at memory speed.
+//! whose address dictionary becomes full in the group's last eighth. A row group has one data page per
+//! column, so that zstd sees the whole column. Dictionary indices have 8 or 16 bits, even if fewer
+//! would do: with whole bytes, zstd finds the repetitions of loops, and decoding runs at memory speed.
 //! Measurements behind these choices: `docs/trace.md`.
 //!
 //! | column | layout |
 //! |---|---|
-//! | `addr` | sorted dictionary, 16-bit indices; byte-stream split if there are many more than 65,536 addresses |
+//! | `addr` | sorted dictionary, 16-bit indices; byte-stream split if its 65,536 entries do not suffice |
 //! | `kind` | dictionary of the names, 8-bit indices |
-//! | `size`, `thread`, `instr` | dictionary (0, 1, 2, ...; a number of 256 or more replaces one that does not occur), 8- or 16-bit indices, one run if constant; plain beyond 65,536 values |
+//! | `size`, `thread`, `instr` | dictionary (0, 1, 2, ...; a number of 256 or more replaces one that does not occur), 8- or 16-bit indices, one run if constant; plain beyond 65,536 distinct values |
 
 mod checked;
 mod decode;

@@ -1,6 +1,6 @@
 //! Pages of indices into a dictionary (Parquet's `RLE_DICTIONARY`).
 
-/// Room before the indices, for their width (one byte) and the length of their run.
+/// Bytes reserved before the indices, for their width (one byte) and the header of their run.
 const HEAD: usize = 16;
 
 /// The 8-bit indices of a column being gathered, with room before them, so that they become a page
@@ -44,7 +44,7 @@ impl Indices {
         &mut self.0[HEAD..]
     }
 
-    /// The index of all elements, if they have the same.
+    /// The index, if all elements have the same one.
     pub(super) fn constant(&self) -> Option<u8> {
         let (&first, rest) = self.as_slice().split_first()?;
         rest.iter().all(|&index| index == first).then_some(first)
@@ -79,7 +79,7 @@ pub(super) fn packed(
     page
 }
 
-/// One run-length run of index 0.
+/// A page of one run: index 0, `count` times.
 pub(super) fn constant(count: usize) -> Vec<u8> {
     let mut bytes = vec![8];
     varint(&mut bytes, count << 1);
@@ -87,7 +87,7 @@ pub(super) fn constant(count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Append the header of one bit-packed run.
+/// Append the width of the indices and the header of one bit-packed run.
 fn start(page: &mut Vec<u8>, count: usize, bits: u8) {
     page.push(bits);
     varint(page, count.div_ceil(8) << 1 | 1);

@@ -48,7 +48,7 @@ fn record() -> impl Strategy<Value = Record> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn what_is_written_is_read(records in prop::collection::vec(record(), 1..3000)) {
+    fn records_are_read_back_as_written(records in prop::collection::vec(record(), 1..3000)) {
         let mut batch = Batch::default();
         records.iter().for_each(|r| batch.push(*r));
         let (read, info) = write_and_read(&batch, WriterOptions::default());
@@ -85,7 +85,7 @@ proptest! {
         for record in &records {
             let mut record = *record;
             if mostly_narrow && record.size > 4200 {
-                // As in a capture: mostly narrow, and sometimes up to a page.
+                // As in a capture, make most records narrow, and leave sizes of up to about a page.
                 (record.size, record.instr, record.thread) = (record.size as u8 as u16 | 1, 7, 3);
             }
             batch.push(record);
@@ -126,7 +126,7 @@ proptest! {
     }
 }
 
-/// As many different numbers as a byte can index, one of them wide, largest first.
+/// As many different numbers as a byte can index, largest first, one of them above 255.
 #[test]
 fn a_full_dictionary_of_numbers_is_read_back() {
     let mut batch = Batch::default();
@@ -137,7 +137,7 @@ fn a_full_dictionary_of_numbers_is_read_back() {
     assert_eq!(write_and_read(&batch, WriterOptions::default()).0, batch);
 }
 
-/// Every layout of every column, over several row groups and parts, encoded by threads or not.
+/// Every layout of every column, over several row groups and parts, with and without encoder threads.
 #[test]
 fn every_layout_is_read_back() {
     let mut batch = Batch::default();
@@ -166,8 +166,8 @@ fn every_layout_is_read_back() {
     assert_eq!(info, same);
 }
 
-/// A dictionary that becomes full near the end of a row group ends it; one that is full earlier is
-/// dropped.
+/// A dictionary that becomes full in the last eighth of a row group ends the group; one that becomes
+/// full earlier (76,000 addresses) is dropped.
 #[test]
 fn a_full_dictionary_ends_a_row_group() {
     for (addresses, row_groups) in [(65_536, 1), (65_537, 2), (70_000, 2), (76_000, 1)] {

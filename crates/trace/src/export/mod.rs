@@ -137,8 +137,8 @@ pub fn by_name(name: &str) -> Result<&'static dyn Exporter> {
 /// Export the trace folder `from` to the file `to` (`-`: standard output) in the format `name`.
 /// Returns the number of references exported.
 ///
-/// `on_progress` is called with that number about every million, and may stop the export by an
-/// error.
+/// `on_progress` is called about every million references with the number so far. Its error stops
+/// the export.
 ///
 /// # Errors
 /// Bad options, no references of the selected kinds, or a read or write error.

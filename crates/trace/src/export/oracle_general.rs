@@ -5,8 +5,9 @@
 //! request divided by 10^6: a million requests per second, as there is no clock. Loses kinds,
 //! sizes, threads and instruction counts.
 //!
-//! `next` is filled in when the next request occurs: for the last [`WINDOW`] requests in memory,
-//! for older ones in the file, in sorted runs. Takes memory for the window and one entry per page.
+//! When the next request for a page occurs, `next` of the previous one is set: in memory for the last
+//! [`WINDOW`] requests, otherwise in the file, in sorted batches. Needs memory for the window and one
+//! entry per page.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! `mix`: several generators over the same pages, blended by weight or in phases.
 //!
 //! `--mix zipf:0.7,sequential:0.3` draws each reference from one of them in proportion to the
-//! weights. With `--phase N`, they alternate: in every N references, each has one run, in the order
-//! given, whose length is its share of N. Threads have separate walks.
+//! weights. With `--phase N`, they take turns, in the order given: in every N references, each makes
+//! its share in one run. Threads have separate walks.
 
 use nearfar_schema::{Count, Options as _, Spec, none, required};
 

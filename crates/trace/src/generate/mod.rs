@@ -4,7 +4,7 @@
 //! options and chooses the location of each reference within `pages` pages. Kinds, threads and the
 //! base address are handled here. Every reference is a load or store of 8 aligned bytes and one
 //! instruction. Threads take turns, one reference each; every thread has its own random stream and,
-//! if the generator walks, its own starting point. See `docs/generate.md`.
+//! if the order of references is fixed, its own starting point. See `docs/generate.md`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -160,7 +160,7 @@ fn own_specs() -> Vec<Spec> {
 #[derive(Clone, Debug)]
 pub struct Params {
     pub refs: u64,
-    /// Number of pages that they may touch.
+    /// Number of pages that references may touch.
     pub pages: u64,
     /// Bytes in a page: a power of two from 8 to 2^30.
     pub page_bytes: u64,
@@ -329,8 +329,8 @@ impl Iterator for Stream {
 
 /// Generate `params.refs` references with the generator `name` into a new trace folder `to`.
 ///
-/// `on_progress` is called with the number of references about every million, and may stop the run
-/// by an error. If the run fails, nothing is left at `to`.
+/// `on_progress` is called about every million references with the number so far. Its error stops
+/// the run. If the run fails, nothing is left at `to`.
 pub fn generate(
     name: &str,
     params: &Params,

@@ -13,7 +13,7 @@ const ROUNDS: u64 = 6;
 #[derive(Clone, Debug)]
 pub struct Permutation {
     n: u64,
-    half: u32,
+    half_bits: u32,
     keys: [u64; ROUNDS as usize],
 }
 
@@ -21,24 +21,24 @@ impl Permutation {
     /// The bijection of 0..`n` with this key; `n` must not be 0.
     pub fn new(n: u64, key: u64) -> Self {
         let bits = u64::BITS - n.saturating_sub(1).leading_zeros();
-        let half = bits.div_ceil(2).max(1);
+        let half_bits = bits.div_ceil(2).max(1);
         let mut keys = [0; ROUNDS as usize];
         for (round, round_key) in (1..).zip(&mut keys) {
             *round_key = mix64(mix64(key) ^ mix64(round));
         }
-        Self { n, half, keys }
+        Self { n, half_bits, keys }
     }
 
     /// The image of `index`, which must be below n.
     pub fn apply(&self, index: u64) -> u64 {
-        let mask = (1u64 << self.half) - 1;
+        let mask = (1u64 << self.half_bits) - 1;
         let mut value = index;
         loop {
-            let (mut left, mut right) = (value >> self.half & mask, value & mask);
+            let (mut left, mut right) = (value >> self.half_bits & mask, value & mask);
             for key in self.keys {
                 (left, right) = (right, left ^ mix64(right ^ key) & mask);
             }
-            value = left << self.half | right;
+            value = left << self.half_bits | right;
             if value < self.n {
                 return value;
             }

@@ -57,7 +57,7 @@ fn zipf_has_the_frequencies_of_theory() {
                 counts = (0..n).map(|rank| counts[order.apply(rank) as usize]).collect();
             }
             let z_score = z_score(&counts, &expected);
-            // Of a thousand seeds, about one exceeds 3.3 by chance; this one is fixed.
+            // About one of a thousand seeds exceeds 3.3 by chance; the seed is fixed.
             assert!(z_score.abs() < 3.3, "{name} alpha {alpha}: {z_score}");
         }
     }
@@ -68,7 +68,7 @@ fn zipf_has_the_frequencies_of_theory_for_many_pages() {
     let n = 100_000_000u64;
     let drawn = pages("zipf", &params(200_000, n));
     assert!(drawn.iter().all(|&page| page < n));
-    // Below rank k lie about H(k)/H(n) of the draws: H(n) = ln n + 0.5772.
+    // About H(k)/H(n) of the draws are below rank k, where H(n) is about ln n + 0.5772.
     let below = drawn.iter().filter(|&&page| page < 10_000).count() as f64 / 200_000.0;
     let theory = ((10_000f64).ln() + 0.5772) / ((n as f64).ln() + 0.5772);
     assert!((below - theory).abs() < 0.005, "{below} against {theory}");

@@ -42,7 +42,7 @@ impl Generator for Zipf {
 /// Draws pages by rank.
 pub(super) struct Draw {
     ranks: Ranks,
-    /// The page of each rank; the rank itself if there is none.
+    /// Maps ranks to pages; if `None`, a rank is a page.
     scattering: Option<Permutation>,
     page_bytes: u64,
 }

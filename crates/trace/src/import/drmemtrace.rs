@@ -28,9 +28,9 @@ const HEADER: u16 = 25;
 pub(super) const MARKER: u16 = 28;
 const NOT_FETCHED: u16 = 29;
 const PERHAPS_FETCHED: u16 = 30;
-/// Types from here on are not of version 7.
+/// The first type that version 7 does not define.
 const UNKNOWN: u16 = 50;
-/// The largest version that is taken for one of a header, also of later formats; the known one is 7.
+/// Maximum version in a valid header, with room for versions later than the known one, 7.
 const MAX_VERSION: u64 = 99;
 
 /// Subtypes of a marker.
@@ -88,7 +88,7 @@ impl Importer for Drmemtrace {
 #[derive(Clone, Copy, Default)]
 struct State {
     process: u32,
-    /// Bits: it is within the trace of a system call (1), of a context switch (2).
+    /// Bits: in the kernel's trace of a system call (1), of a context switch (2).
     kernel: u8,
     /// Address of its last instruction.
     at: u64,
@@ -119,7 +119,7 @@ impl Entries {
         Ok(())
     }
 
-    /// An instruction is executed, and perhaps `fetched`.
+    /// Handle an executed instruction; add a fetch if `fetched`.
     fn execute(
         &mut self,
         addr: u64,
@@ -200,6 +200,10 @@ mod tests {
     use super::super::{Input, Options, by_name, read};
     use super::*;
 
+    const INSTRUCTION: u16 = 10;
+    const FOOTER: u16 = 26;
+    const ENCODING: u16 = 47;
+
     fn entries(entries: &[(u16, u16, u64)]) -> Vec<u8> {
         let entry = |&(kind, size, value): &(u16, u16, u64)| {
             let halves = [kind.to_le_bytes(), size.to_le_bytes()].concat();
@@ -222,14 +226,14 @@ mod tests {
                 &BEGIN[..],
                 &[
                     (MARKER, 12, 7),
-                    (47, 3, 0x48_8b5c),
-                    (10, 3, 0x40_4a7e),
+                    (ENCODING, 3, 0x48_8b5c),
+                    (INSTRUCTION, 3, 0x40_4a7e),
                     (READ, 8, 0x7fdf_64e2_adc8),
                     // xsave, whose size is not known.
                     (49, 4, 0x40_4a81),
                     (WRITE, 0, 0x7fdf_64e2_b000),
                     // A string instruction and its further iteration.
-                    (10, 2, 0x40_4a85),
+                    (INSTRUCTION, 2, 0x40_4a85),
                     (NOT_FETCHED, 2, 0x40_4a85),
                     (PERHAPS_FETCHED, 2, 0x40_4a85),
                     (PERHAPS_FETCHED, 5, 0x40_4a87),
@@ -237,10 +241,10 @@ mod tests {
                     // A prefetch, a flush, an address without a fetch.
                     (5, 1, 0x10),
                     (18, 64, 0x20),
-                    (10, 0, 0x40_5000),
+                    (INSTRUCTION, 0, 0x40_5000),
                     (READ, 4, 0x30),
                     (EXIT, 4, 42),
-                    (26, 0, 0),
+                    (FOOTER, 0, 0),
                 ],
             ]
             .concat(),
@@ -262,7 +266,7 @@ mod tests {
 
     #[test]
     fn references_of_the_kernel_get_its_kinds() {
-        let access = [(10, 2, 0x1000), (READ, 4, 0x2000), (WRITE, 4, 0x3000)];
+        let access = [(INSTRUCTION, 2, 0x1000), (READ, 4, 0x2000), (WRITE, 4, 0x3000)];
         let kernel = [Kind::KernelLoad, Kind::KernelLoad, Kind::KernelStore];
         let program = [Kind::Fetch, Kind::Load, Kind::Store];
         for (begin, end) in [(SYSCALL_BEGIN, SYSCALL_END), (SWITCH_BEGIN, SWITCH_END)] {
@@ -276,7 +280,7 @@ mod tests {
                     &access,
                     &[(THREAD, 4, 42)],
                     &access,
-                    // A signal's handler is the program's.
+                    // A signal handler belongs to the program.
                     &[(MARKER, end, 1), (MARKER, 0, 0x1000)],
                     &access,
                 ]
@@ -287,7 +291,8 @@ mod tests {
             assert_eq!(found.iter().map(|record| record.instr).sum::<u32>(), 4);
             assert_eq!(processes, [40, 40]);
         }
-        let high = [(10, 2, 0xffff_ffff_8100_0000), (READ, 4, 0x2000), (10, 2, 0x1000)];
+        let high =
+            [(INSTRUCTION, 2, 0xffff_ffff_8100_0000), (READ, 4, 0x2000), (INSTRUCTION, 2, 0x1000)];
         let (found, _) = records(&[&BEGIN[..], &high].concat());
         let kinds: Vec<_> = found.iter().map(|record| record.kind).collect();
         assert_eq!(kinds, [Kind::KernelLoad, Kind::KernelLoad, Kind::Fetch]);
@@ -296,7 +301,10 @@ mod tests {
     #[test]
     fn bad_entries_are_reported() {
         for (text, what) in [
-            (&[(10, 4, 0x1000)][..], "record 1, byte 0: bad drmemtrace record: not the header"),
+            (
+                &[(INSTRUCTION, 4, 0x1000)][..],
+                "record 1, byte 0: bad drmemtrace record: not the header",
+            ),
             (&[(HEADER, 0, 7), (READ, 4, 0x1000)], "before the first thread"),
             (&[BEGIN[0], BEGIN[1], (UNKNOWN, 0, 0)], "record 3, byte 24: bad drmemtrace record: a"),
             (&[BEGIN[0], BEGIN[1], (BUNDLE, 9, 0)], "a bundle of more than 8"),
@@ -313,9 +321,9 @@ mod tests {
     fn thread(name: u64, at: u64, times: &[u64]) -> Vec<u8> {
         let mut text = vec![(HEADER, 0, 7), (THREAD, 4, name), (PROCESS, 4, 40)];
         for (index, &time) in times.iter().enumerate() {
-            text.extend([(MARKER, TIMESTAMP, time), (10, 4, at + index as u64)]);
+            text.extend([(MARKER, TIMESTAMP, time), (INSTRUCTION, 4, at + index as u64)]);
         }
-        text.push((26, 0, 0));
+        text.push((FOOTER, 0, 0));
         entries(&text)
     }
 

@@ -34,7 +34,7 @@ pub(super) struct Merged {
     taken: usize,
 }
 
-/// The files of threads or cores in a folder of drmemtrace: in itself, or in its folder `trace`.
+/// The trace files of threads or cores in `folder`, or in its folder `trace` if there is one.
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let inner = folder.join("trace");
     let folder = if inner.is_dir() { &inner } else { folder };

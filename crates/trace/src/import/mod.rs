@@ -384,9 +384,8 @@ fn check(records: &[Record]) -> Result<(), Bad> {
 
 /// Import the file or folder `from` (`-`: standard input) into a new trace folder `to`.
 ///
-/// Without `format`, the format is detected. `on_progress` is called with the number of references
-/// about every million, and may stop the import by an error. If the import fails, nothing is left
-/// at `to`.
+/// Without `format`, the format is detected. `on_progress` is called about every million references
+/// with the number so far. Its error stops the import. If the import fails, nothing is left at `to`.
 pub fn import(
     from: &Path,
     to: &Path,

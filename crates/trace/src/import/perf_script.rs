@@ -1,7 +1,7 @@
 //! perf: the output of `perf script -F pid,tid,time,event,ip,addr` (and more fields).
 //!
-//! `pid/tid time: event: addr ...`. A command name before and `ip`, `phys_addr`, `data_page_size`
-//! or `data_src` after it are allowed and ignored, except that `OP LOAD` or `OP STORE` in
+//! A line is `pid/tid time: event: addr`. A command name may precede it, and `ip`, `phys_addr`,
+//! `data_page_size` or `data_src` may follow; all are ignored, except that `OP LOAD` or `OP STORE` in
 //! `data_src` determines the kind. Otherwise, an event with `store` in its name is a store, and any
 //! other a load. Lines beginning with `#` are skipped; samples without an address (0) are bad.
 //! References touch one byte, and there are no instruction counts. The records are a **sample** of
@@ -51,7 +51,7 @@ fn ids(word: &[u8]) -> Option<(u32, u32)> {
     Some((id(&word[..slash])?, id(&word[slash + 1..])?))
 }
 
-/// `seconds.fraction:`
+/// Whether `word` is `seconds.fraction:`.
 fn is_time(word: &[u8]) -> bool {
     let Some(word) = word.strip_suffix(b":") else { return false };
     let Some(dot) = memchr::memchr(b'.', word) else { return false };

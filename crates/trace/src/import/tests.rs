@@ -50,7 +50,7 @@ fn detected(bytes: &[u8]) -> Result<&'static str, String> {
     detect(&mut input).map(|importer| importer.name()).map_err(|e| e.to_string())
 }
 
-const THREE: &[u8] = b"r 1000 4\nw 2000 8\ni 3000 2\n";
+const THREE_RECORDS: &[u8] = b"r 1000 4\nw 2000 8\ni 3000 2\n";
 
 pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -68,7 +68,7 @@ fn snappy(bytes: &[u8]) -> Vec<u8> {
 pub(super) fn zip(files: &[&[u8]], after: bool) -> Vec<u8> {
     let (mut archive, mut list) = (Vec::new(), Vec::new());
     for (index, file) in files.iter().enumerate() {
-        // Every other one is stored as it is.
+        // Every other file is stored uncompressed.
         let stored = index % 2 == 1 && !after;
         let deflate = || {
             let mut encoder =
@@ -114,21 +114,21 @@ fn xz(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn compressed_streams_are_read_and_their_concatenations_too() {
-    let plain = strict("dinero", THREE).unwrap();
+    let plain = strict("dinero", THREE_RECORDS).unwrap();
     for pack in [gzip, xz, snappy, |b: &[u8]| zstd::encode_all(b, 1).unwrap()] {
-        assert_eq!(strict("dinero", &pack(THREE)).unwrap(), plain);
-        assert_eq!(detected(&pack(THREE)).unwrap(), "dinero");
-        let twice = [pack(THREE), pack(THREE)].concat();
+        assert_eq!(strict("dinero", &pack(THREE_RECORDS)).unwrap(), plain);
+        assert_eq!(detected(&pack(THREE_RECORDS)).unwrap(), "dinero");
+        let twice = [pack(THREE_RECORDS), pack(THREE_RECORDS)].concat();
         assert_eq!(strict("dinero", &twice).unwrap(), [plain.clone(), plain.clone()].concat());
     }
 }
 
 #[test]
 fn the_files_of_a_zip_archive_are_joined() {
-    let lines: Vec<_> = THREE.split_inclusive(|&byte| byte == b'\n').collect();
+    let lines: Vec<_> = THREE_RECORDS.split_inclusive(|&byte| byte == b'\n').collect();
     for after in [false, true] {
         let packed = zip(&lines, after);
-        assert_eq!(strict("dinero", &packed), strict("dinero", THREE));
+        assert_eq!(strict("dinero", &packed), strict("dinero", THREE_RECORDS));
         assert_eq!(detected(&packed).unwrap(), "dinero");
         let mut wrong = packed.clone();
         let checksum = crc32fast::hash(lines[0]).to_le_bytes();
@@ -285,12 +285,13 @@ fn only_the_right_importer_recognises_a_format() {
             record
         })
         .collect();
+    // A header of version 7, then a thread.
     let mut drmemtrace = vec![0; 24];
     (drmemtrace[0], drmemtrace[4], drmemtrace[12]) = (25, 7, 22);
     let samples: [(&str, Vec<u8>); 10] = [
         ("drmemtrace", drmemtrace),
         ("lackey", b"==1== x\nI  1000,4\n L 20,4\n".to_vec()),
-        ("dinero", THREE.to_vec()),
+        ("dinero", THREE_RECORDS.to_vec()),
         ("dinero", b"0 1000\n2 3f\n".to_vec()),
         ("champsim", champsim(64)),
         ("champsim-cloudsuite", champsim(96)),
@@ -312,7 +313,9 @@ fn only_the_right_importer_recognises_a_format() {
 fn options_that_do_not_apply_are_refused() {
     let options = Options { object_bytes: Some(64), ..Options::default() };
     assert!(
-        run("dinero", THREE, &options).unwrap_err().starts_with("--object-bytes: dinero holds")
+        run("dinero", THREE_RECORDS, &options)
+            .unwrap_err()
+            .starts_with("--object-bytes: dinero holds")
     );
     assert!(by_name("din").err().unwrap().to_string().contains("choose one of lackey, dinero"));
 }

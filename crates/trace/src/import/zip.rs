@@ -25,7 +25,7 @@ pub(super) struct Zip<R> {
 /// The file that is being read.
 struct File {
     deflated: bool,
-    /// Bytes left of a file that is stored as it is.
+    /// Remaining bytes of a file that is stored uncompressed.
     left: u64,
     /// Checksum and sizes follow the contents.
     described_later: bool,

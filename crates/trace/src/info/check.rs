@@ -190,7 +190,7 @@ mod tests {
         })
     }
 
-    /// Load `text`. Errors have their place removed.
+    /// Load `text` as a `trace.json`. Errors come without the file name.
     fn load(text: &str) -> std::result::Result<Info, String> {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("trace.json"), text).unwrap();

@@ -20,7 +20,6 @@ fn folder() -> Form {
     Form::Folder(TRACE.to_owned())
 }
 
-/// Names in a folder.
 fn names(of: &TempDir) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(of)
         .unwrap()
@@ -30,7 +29,7 @@ fn names(of: &TempDir) -> Vec<String> {
     names
 }
 
-/// Write three files, or three lines, all of them `number`.
+/// Write `number` to three files, or to three lines of a file.
 fn fill(output: &Output, number: usize) {
     let text = number.to_string();
     match output.form {

@@ -16,7 +16,7 @@ pub(super) struct OrderedSink {
     next: u64,
     /// Groups that arrived before their predecessors.
     early: BTreeMap<u64, Encoded>,
-    /// Writing failed, and nothing is appended after a gap.
+    /// Writing a group failed; later groups are dropped, because a gap would precede them.
     failed: bool,
 }
 
@@ -33,12 +33,12 @@ impl OrderedSink {
     }
 }
 
-/// Lock `output`. A thread that panicked leaves it as an error would.
+/// Lock `output`, even if a thread panicked: a panic leaves it in the same state as an error.
 fn lock(output: &Mutex<OrderedSink>) -> MutexGuard<'_, OrderedSink> {
     output.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A written group, emptied for reuse, and the result of writing it and those that waited for it.
+/// A cleared group for reuse, and the result of writing it and the later groups that waited for it.
 type Completion = (Group, Result<()>);
 
 /// Encode group `number` and pass it to `output`.

@@ -140,10 +140,10 @@ impl Sink {
         let checksum = Some(checksum);
         let records = records as u64;
         self.info.parts.push(PartInfo { file: name, records, bytes, checksum });
-        let (regions, listed) = self.prepare()?;
+        let (regions, trace_json) = self.prepare()?;
         regions.commit()?;
         temporary.commit()?;
-        listed.commit()?;
+        trace_json.commit()?;
         self.remove_replaced()
     }
 
@@ -159,15 +159,15 @@ impl Sink {
     }
 
     pub(super) fn store(&mut self) -> Result<()> {
-        let (regions, listed) = self.prepare()?;
+        let (regions, trace_json) = self.prepare()?;
         if self.final_store {
             // A trace marked complete must survive a power failure.
             let parts = self.info.parts.iter().map(|part| self.dir.join(&part.file));
-            let files = parts.chain([regions.path.clone(), listed.path.clone()]);
+            let files = parts.chain([regions.path.clone(), trace_json.path.clone()]);
             files.into_iter().try_for_each(|file| folder::flush(&file))?;
         }
         regions.commit()?;
-        listed.commit()?;
+        trace_json.commit()?;
         if self.final_store { folder::flush(&self.dir) } else { Ok(()) }
     }
 

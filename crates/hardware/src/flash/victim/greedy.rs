@@ -1,5 +1,4 @@
-//! Selects the block with the fewest valid pages; of several, the one that has had this number
-//! longest.
+//! Selects the block with the fewest valid pages; among equals, the first that reached this number.
 
 use super::Victims;
 use crate::list::{Links, List};

@@ -16,7 +16,7 @@ pub trait Victims: Send {
     /// A page of an added block became invalid; `valid` remain.
     fn invalidated(&mut self, block: u32, valid: u32);
     /// Remove the block to collect. `None` only if no block has an invalid page. Repeated calls
-    /// eventually return a block with one.
+    /// eventually return a block with an invalid page.
     fn take(&mut self) -> Option<u32>;
 }
 

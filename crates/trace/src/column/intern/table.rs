@@ -1,4 +1,4 @@
-//! A hash table of blocks of addresses.
+//! A hash table that numbers blocks of addresses by order of appearance.
 
 use crate::hash::{PageMap, spread};
 
