@@ -45,8 +45,8 @@ class Inputs:
 
     Attributes:
         scratch: a folder for this run only; the caller removes it.
-        refs: minimum references of the capture. The Zipf and uniform traces have a third as many;
-            below a million, as many.
+        refs: minimum references of the capture. The Zipf and uniform traces have a third of this
+            number, or all of it if it is below a million.
         zipf_pages: pages of the Zipf trace.
         engine: the built `nearfar-bench`.
         remarks: what the reader of the figures must know, such as skipped cases.

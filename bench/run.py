@@ -192,7 +192,7 @@ def build() -> Path:
     """Build `nearfar-bench` in release mode; return its path."""
     if shutil.which("cargo") is None:
         raise BenchError("cargo: not found; install a Rust toolchain")
-    # The workspace, because other features of dependencies would compile all of them again.
+    # A build of this package alone would enable other features of dependencies, and recompile them.
     command = ["cargo", "build", "--release", "--quiet", "--workspace", "--bin", "nearfar-bench"]
     command += ["--message-format", "json-render-diagnostics"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)

@@ -58,7 +58,7 @@ ADVICE = {
 KILLED, LATE, PANIC = "killed for lack of memory", "not done in time", "the guest panicked"
 #: Attempts to boot a guest whose kernel panics.
 TRIES = 4
-#: Attempts to lower a group's limit.
+#: Attempts of :func:`shrink` to lower a group's limit.
 _TRIES = 20
 
 
@@ -112,7 +112,7 @@ def measure(
         free, ended = tried(where, work, files, BASE, [None, None])
         if ended:
             raise NearfarError(f"{work.name}: {ended} without a limit", 1)
-        touched, kept = free[1]["touched_bytes"], free[1]["kernel_bytes"]
+        touched, kernel_bytes = free[1]["touched_bytes"], free[1]["kernel_bytes"]
         cells = {
             (size, part): {
                 "workload": work.name,
@@ -120,7 +120,7 @@ def measure(
                 "part": part,
                 "touched_bytes": touched,
                 "held_bytes": free[1]["held_bytes"],
-                "limit_bytes": int(part * touched) + kept,
+                "limit_bytes": int(part * touched) + kernel_bytes,
                 "free": free[1],
                 "laps": [],
                 "obtained": [],
@@ -239,6 +239,7 @@ class Laps:
     def _begin(self) -> None:
         process = self._process()
         limit = self._limits[len(self.found)]
+        # A second earlier, as the guest's time limit starts before its first lap.
         self._began = self._began or time.monotonic() - 1
         os.kill(process, signal.SIGSTOP)
         try:

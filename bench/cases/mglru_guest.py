@@ -1,6 +1,6 @@
 """Major faults under a memory limit in a guest, against `--replacement mglru`.
 
-The guest runs Debian's Linux 6.12 with multi-generational LRU, and in it `limited.sh`.
+The guest runs ``limited.sh`` on Debian's Linux 6.12, which has multi-generational LRU.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ def measure(
 
 def parse(text: str) -> list[dict[str, Any]]:
     """Parse the output of ``limited.sh`` into cells.
+
+    A cell has the major faults of runs beside the polling shell (``kernel``) and ``alone``.
 
     Raises:
         BenchError: the output is incomplete, or a program failed without a limit.

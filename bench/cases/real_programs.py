@@ -38,7 +38,7 @@ QUICK_PARTS, QUICK_POLICIES, QUICK_TIERS = (0.25,), ("ssp",), ("zstd",)
 QUICK = ("numpy", "sqlite")
 #: Time limit of a cell, seconds.
 TIMEOUT = 60
-#: New servers that load the same dump, and processes that meanwhile keep the processors busy.
+#: Number of servers that load the same dump, and of processes that keep the processors busy.
 LOADS, BUSY = 200, 6
 SOURCES = HERE / "live"
 #: By name: description, commands that build it, and its command. `{here}` is the folder of

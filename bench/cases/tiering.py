@@ -55,9 +55,9 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             row(NAME, f"{policy}, simulated time / run time",
                 [simulated[policy] / s for s in seconds], "x", goal=">= 1", cores=1),
         ]  # fmt: skip
-    moved = sum(r["promotions"] for r in found["rows"] if r["policy"] == "nomad")
-    still, busy = (found["policies"][p]["cpu_seconds"] for p in ("none", "nomad"))
-    extra = [(b - s) / max(1, moved) * 1e9 for b, s in zip(busy, still, strict=True)]
+    promotions = sum(r["promotions"] for r in found["rows"] if r["policy"] == "nomad")
+    none, nomad = (found["policies"][p]["cpu_seconds"] for p in ("none", "nomad"))
+    extra = [(b - a) / max(1, promotions) * 1e9 for a, b in zip(none, nomad, strict=True)]
     rows.append(
         row(NAME, "nomad, a promotion with all that follows", extra, "ns", cores=1,
             note="hint fault, copy, lists, demotion, shadow; run time beyond that of none; "

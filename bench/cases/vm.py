@@ -1,4 +1,4 @@
-"""Captures of whole virtual machines: time, size, and references against a capture outside."""
+"""Captures of virtual machines: time, size, and references beside a capture without the machine."""
 
 from __future__ import annotations
 

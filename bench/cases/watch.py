@@ -65,8 +65,8 @@ OTHER_PARTS = {"nginx": (0.4, 0.37, 0.34, 0.31, 0.28, 0.25)}
 #: Seconds until a program is in steady state: memcached moves an item in its LRU lists at most once
 #: a minute, and Java touches new memory until its first garbage collection.
 WARM = {"memcached": 75, "java": 75, "node": 30}
-#: Arguments of ``measure.py``: requests a second, seconds of a watch, its share of a CPU, seconds
-#: before a count, seconds of a count.
+#: Arguments of ``measure.py``: requests a second, seconds of a watch, its budget as a share of a
+#: CPU, seconds before a count, seconds of a count.
 HOST_TIMES = {"rate": 3000, "seconds": 60, "budget": 0.05, "settle": 6, "count": 8}
 GUEST_TIMES = {"rate": 500, "seconds": 60, "budget": 0.5, "settle": 15, "count": 20}
 #: A quick run: one program, one part.
@@ -342,15 +342,15 @@ def _checks(found: Sequence[dict[str, Any]]) -> Iterator[Row]:
 
 
 def stated(method: str) -> tuple[float, float]:
-    """Shares by which the memory needed is less and more than a method says, in :data:`WITHIN` of
-    the cells."""
+    """The range, as shares below and above a method's answer, that holds the memory needed in
+    :data:`WITHIN` of the cells."""
     errors = sorted(
         1 / (1 + cell["memory_error"]) - 1
         for cell in recorded(NAME)["cells"]
         if cell.get("method") == method and cell.get("memory_error") is not None
     )
-    outside = int(len(errors) * (1 - WITHIN) / 2)
-    return max(-errors[outside], 0.0), max(errors[-1 - outside], 0.0)
+    cut = int(len(errors) * (1 - WITHIN) / 2)
+    return max(-errors[cut], 0.0), max(errors[-1 - cut], 0.0)
 
 
 def every_cell() -> str:

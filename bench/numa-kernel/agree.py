@@ -12,7 +12,7 @@ from nearfar import numa
 #: Largest difference that counts as agreement, a share of the allocation. The model allocates every
 #: page; the kernel keeps watermarks in each zone, and free pages on per-CPU lists.
 TOLERANCE = 0.01
-#: Modes of placement of the kernel's policies, if their names differ.
+#: The model's mode for each kernel policy, if their names differ.
 _MODES = {"default": "kmem-dax", "bind": "kmem-dax"}
 _PAGE = 4096
 
@@ -68,7 +68,7 @@ def described(record: dict[str, Any], free: list[int], *, device: bool = False) 
 
     Nodes without cores that are present at boot are ordinary memory to the kernel: kind ``dram``.
     The model subtracts 64 bytes of ``struct page`` for each page from its node, or for added memory
-    from the nearest DRAM; they are added here. A ``device`` is no memory and has none of them.
+    from the nearest DRAM; they are added here. With ``device``, added nodes have none of them.
     """
     nodes = numa.topology(record["machine"])["nodes"]
     later = [node["node"] for node in nodes if record["added"] and not node["cpus"]]

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 asked = json.loads(sys.argv[1])
-# Import nearfar.watch without running the packages' __init__.py, whose dependencies the guest lacks.
+# Import nearfar.watch without running the packages' __init__.py: the guest lacks its dependencies.
 for name in ("nearfar", "nearfar.watch"):
     package = types.ModuleType(name)
     package.__path__ = [str(Path(asked["package"], *name.split(".")[1:]))]
@@ -69,7 +69,7 @@ def regions() -> None:
                 seen = method(name).watch(
                     of_pid(child.pid), asked["seconds"], 0.5, lambda so_far: None
                 )
-            # Windows of about 0.3 s: the program changes its region every 2 s, so most see only one.
+            # Windows of about 0.3 s: the program changes its region every 2 s, so most see one.
             sets = sorted(
                 min(cycle, key=lambda one: abs(one.seconds - 0.3)).anonymous / (size << 20)
                 for cycle in seen.cycles
