@@ -169,8 +169,8 @@ def bench(options: argparse.Namespace, chosen: list[Any], scratch: Path) -> dict
         print(f"bench: {case.NAME}", file=sys.stderr)
         found = case.run_case(inputs, rounds, quick)
         rows += found
-        about = [each for each in inputs.remarks if each.startswith(case.NAME)]
-        if not found and about and all(each.startswith(f"{case.NAME}: ") for each in about):
+        own = [remark for remark in inputs.remarks if remark.startswith(case.NAME)]
+        if not found and own and all(remark.startswith(f"{case.NAME}: ") for remark in own):
             inputs.remarks.append(f"{case.NAME} skipped: none of its programs is here")
     if options.huge:
         print("bench: huge", file=sys.stderr)

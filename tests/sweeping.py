@@ -56,7 +56,10 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 def stand_still(
     folder: Path, monkeypatch: pytest.MonkeyPatch, module: str, function: str, files: str, most: int
 ) -> None:
-    """Let a function of commands wait while more than ``most`` files exist, and no file ``go``."""
+    """In new processes, a function waits while more than ``most`` files exist, and no file ``go``.
+
+    ``files``: a pattern of those files below ``folder``.
+    """
     (folder / "sitecustomize.py").write_text(
         f"import functools, pathlib, time, {module} as m\n"
         f"run, here = m.{function}, pathlib.Path(__file__).parent\n"
@@ -107,6 +110,7 @@ def cluster(
 
 
 def both_there(file: Path) -> None:
+    """Wait for both workers of :func:`cluster`."""
     import distributed
 
     with distributed.Client(scheduler_file=str(file), set_as_default=False) as client:

@@ -120,7 +120,7 @@ def _ended(ran: kernel.Finished) -> kernel.Finished:
 def recorded_and_studied(
     command: list[str], trace: Path, counts: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Capture a sample, study it and add predictions to ``counts``: seconds, bytes, peak memory."""
+    """Capture and study a sample: seconds, bytes, peak memory. Adds predictions to ``counts``."""
     began = time.monotonic()
     with _Peak() as peak:
         capture(command, trace, kernel.ENVIRONMENT, "--sample", "auto", "--no-fetch")

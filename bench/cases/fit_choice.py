@@ -98,8 +98,8 @@ def choices(name: str, trace: Path, table: Path) -> list[dict[str, Any]]:
 def judged(rows: Sequence[Mapping[str, Any]], true: Mapping[int, float]) -> dict[str, Any]:
     """Chosen and best size, time lost by choice and by 4 KiB, error at unseen sizes."""
     chosen = next(one for one in rows if one["chosen"])
-    among = [size for size in true if size <= max(one["page_bytes"] for one in rows)]
-    best = min(among, key=lambda size: true[size])
+    considered = [size for size in true if size <= max(one["page_bytes"] for one in rows)]
+    best = min(considered, key=lambda size: true[size])
     unseen = [one for one in rows if not one["measured"]]
     errors = [abs(one["time_ns"] / true[one["page_bytes"]] - 1) for one in unseen]
     said = next((one["error"] for one in unseen), None)

@@ -85,8 +85,8 @@ def against_swap(
     _, pages, references, writes, order = words
     for policy in POLICIES:
         values = ratios(lived[policy], swapped)
-        helps = policy == "ssp" and writes == "0" and order == "zipf"
-        goal = "<= 0.9" if helps else "<= 1.1"
+        shadows_help = policy == "ssp" and writes == "0" and order == "zipf"
+        goal = "<= 0.9" if shadows_help else "<= 1.1"
         one = row(
             NAME, f"{policy} / zram, {order}, {writes} % writes", values, "x", goal=goal, cores=1,
             note=f"{FAR}; {pages} pages, {references} references, {PART:.0%} of the pages fast; "

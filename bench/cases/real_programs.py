@@ -247,9 +247,8 @@ def many_loads(inputs: Inputs) -> list[dict[str, Any]]:
     expected = alone([*command, str(LOADS)], inputs.scratch)[0]
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
     try:
-        made = managed(
-            [*command, str(LOADS)], inputs.scratch, needs // 4, "ssp", "zstd", expected, LOADS * 3
-        )
+        words, fast = [*command, str(LOADS)], needs // 4
+        made = managed(words, inputs.scratch, fast, "ssp", "zstd", expected, timeout=3 * LOADS)
     finally:
         for child in busy:
             child.kill()

@@ -42,7 +42,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     }
     for policy in POLICIES:
         seconds = found["policies"][policy]["cpu_seconds"]
-        engine = [all_of - part for all_of, part in zip(seconds, generate, strict=True)]
+        engine = [whole - part for whole, part in zip(seconds, generate, strict=True)]
         rows += [
             row(NAME, f"{policy}, engine without generating",
                 [accesses / s / 1e6 for s in engine], "M accesses/s", cores=1),
