@@ -77,7 +77,7 @@ class Inputs:
         return [found, "-dc", str(self.compressed(size))]
 
     def capture(self, size: int, to: Path, *flags: str) -> Finished:
-        """Capture :meth:`command` with the ``flags`` of `nearfar capture`; its process."""
+        """Capture :meth:`command` with the ``flags``; returns the process of `nearfar capture`."""
         words = nearfar("capture", *flags, "--force", "-o", to, "--", *self.command(size))
         return run(words, discard=True)
 

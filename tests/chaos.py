@@ -272,9 +272,9 @@ def check_left(
     if case.look is None:
         raise Broken(f"{case.name}: half a result: {sorted(left)}")
     whole = case.look(path)
-    kept = (folder / f".{case.result}.replaced").exists()
+    backup = (folder / f".{case.result}.replaced").exists()
     has_records = any(name.endswith(".parquet") for name in left if "regions" not in name)
-    if old is not None and not (whole or kept or has_records):
+    if old is not None and not (whole or backup or has_records):
         raise Broken(f"{case.name}: the earlier result is gone, and nothing came of the new one")
 
 

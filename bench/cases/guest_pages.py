@@ -104,9 +104,9 @@ def measure(
         folder = Path(scratch)
         workload.make_inputs(work, folder)
         files: dict[str, Path | bytes] = {f"/work/{each.name}": each for each in folder.iterdir()}
-        again = range(WORKLOADS[work.name])
+        runs = WORKLOADS[work.name]
         job = shlex.join(work.command) + (f" <{work.stdin}" if work.stdin else "")
-        files["/work/job"] = "".join(f"{job} || exit\n" for _ in again).encode()
+        files["/work/job"] = (f"{job} || exit\n" * runs).encode()
         files["/work/laps.sh"] = Path(__file__).parent.parent / "laps.sh"
         # One lap to warm up, and one in which accessed bits count the touched memory.
         free, ended = tried(where, work, files, BASE, [None, None])
@@ -228,7 +228,7 @@ class Laps:
         return self._began is not None and time.monotonic() - self._began > TIMEOUT
 
     def read(self, _stream: str, written: bytes) -> None:
-        """Process output of the guest."""
+        """Handle output of the guest."""
         *lines, self._text = (self._text + written.decode()).split("\n")
         for line in lines:
             if line == "begin":
@@ -266,7 +266,7 @@ class Laps:
 
 
 def shrink(file: Path, limit: int) -> None:
-    """Set a limit below the group's usage, again if the kernel cannot reclaim enough at once."""
+    """Set a limit below the group's usage; retry if the kernel cannot reclaim enough at once."""
     for attempt in range(_TRIES):
         try:
             file.write_text(str(limit))

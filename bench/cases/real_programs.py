@@ -147,10 +147,11 @@ def _prepared(inputs: Inputs, name: str, step: Sequence[str], made: Path) -> boo
 def alone(command: Sequence[str], made: Path) -> tuple[str, int, float]:
     """Run a command without nearfar: digest of its output, peak private memory of its largest
     process, seconds."""
-    with tempfile.TemporaryDirectory() as text, tempfile.TemporaryFile() as output:
-        Path(text).chmod(0o755)
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as output:
+        folder = Path(scratch)
+        folder.chmod(0o755)
         began = time.monotonic()
-        child = subprocess.Popen(_filled(command, made, Path(text)), stdout=output, cwd=text)
+        child = subprocess.Popen(_filled(command, made, folder), stdout=output, cwd=folder)
         most = 0
         while child.poll() is None:
             most = max([most, *map(_private, live_descendants(child.pid))])
@@ -198,8 +199,8 @@ def managed(
 ) -> dict[str, Any]:
     """One run under nearfar: its outcome (same or different output, ended: failed, late), seconds
     and counters."""
-    with tempfile.TemporaryDirectory() as text:
-        folder, run_folder = Path(text), Path(text) / "told.run"
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, run_folder = Path(scratch), Path(scratch) / "told.run"
         folder.chmod(0o777)
         far = f"file:{folder}/far" if tier == "file" else tier
         words = [sys.executable, "-m", "nearfar", "run", "--fast", str(fast), "--far", far]

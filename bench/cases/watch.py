@@ -232,13 +232,13 @@ def printed(text: str, code: int, errors: str) -> list[dict[str, Any]]:
 
 def cells(lines: Iterable[dict[str, Any]], where: str) -> list[dict[str, Any]]:
     """A cell for each program, method and memory limit."""
-    seen = [line for line in lines if "method" in line]
-    found = []
-    for line in lines:
-        for watched in seen if "part" in line else ():
-            if watched["program"] == line["program"]:
-                found.append({"where": where, **_cell(watched, line)})
-    return found
+    watches, limits = ([line for line in lines if key in line] for key in ("method", "part"))
+    return [
+        {"where": where, **_cell(watched, limit)}
+        for limit in limits
+        for watched in watches
+        if watched["program"] == limit["program"]
+    ]
 
 
 def curve(watched: dict[str, Any]) -> list[Point]:

@@ -140,12 +140,12 @@ def case_agreements(machine: str, case: dict[str, Any], mode: str | None = None)
     found = [Agreement(f"{case['name']}: pages", *sides, share)]
     # The kernel interleaves by address: the node of the first page depends on its number.
     most = len(case["first"])
-    turns = sum(case["weights"]) or len(case["nodes"]) or 1
-    cumulative = landed(list(range(1, turns + 1)))
+    period = sum(case["weights"]) or len(case["nodes"]) or 1
+    cumulative = landed(list(range(1, period + 1)))
     before = [[0] * count, *cumulative]
     steps_of = zip(before, cumulative, strict=False)
     pattern = [next(n for n in range(count) if now[n] > was[n]) for was, now in steps_of]
-    ours = [pattern[(case["start"] + page) % turns] for page in range(most)]
+    ours = [pattern[(case["start"] + page) % period] for page in range(most)]
     sides = (" ".join(map(str, row[:16])) for row in (case["first"], ours))
     wrong = sum(a != b for a, b in zip(ours, case["first"], strict=True))
     return [*found, Agreement(f"{case['name']}: first pages", *sides, wrong / most)]
