@@ -1,4 +1,4 @@
-"""Predicted and measured gains of larger pages: cold and warm files, memory read before written."""
+"""Predicted and measured gains of larger pages: cold or warm files, memory first read or written."""
 
 from __future__ import annotations
 

@@ -118,10 +118,10 @@ def parse(text: str) -> list[dict[str, Any]]:
         if what in ("lists", "kernel"):
             about[what] = words[0]
         elif what == "free":
-            name, code, frames, own = words
+            name, code, pages, kernel_bytes = words
             if code != "0":
                 raise BenchError(f"{name}: ended with {code} in the guest, without a limit")
-            about |= {"anonymous_pages": frames, "kernel_bytes": own}
+            about |= {"anonymous_pages": pages, "kernel_bytes": kernel_bytes}
         else:
             name, part, frames, polled, code, killed, major, file_bytes = words
             key = name, part
