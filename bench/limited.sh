@@ -18,9 +18,8 @@ statistics() {
 }
 
 # limited LIMIT POLL COMMAND...: runs the command under a limit in bytes, or "max". With POLL 1 this
-# shell reads memory.stat all the time, so that the kernel switches between shell and command:
-# multi-generational LRU walks page tables only of processes that were switched to. Sets code, killed,
-# the statistics at the end, and with POLL 1 the peaks most_anon and most_kernel.
+# shell reads memory.stat meanwhile: multi-generational LRU skips a process that is not switched to.
+# Sets code, killed, the statistics at the end, and with POLL 1 the peaks most_anon and most_kernel.
 limited() {
   limit=$1 poll=$2
   shift 2

@@ -175,7 +175,7 @@ class Round:
 def rounds(folder: Path, number: int, seed: int, far: str | None) -> Iterator[tuple[str, bool]]:
     """A line for each round, and whether its checks passed; the first round kills nothing."""
     program = folder / "ends"
-    # Once the launcher is killed, new processes are not managed, and would wait 20 s for far pages.
+    # Once the launcher is killed, new processes are not managed: they would wait 20 s in vain.
     flags = ["-O1", "-pthread", "-DPATIENCE=2"]
     subprocess.run(["cc", *flags, "-o", program, ends.SOURCE], check=True)
     work = folder / "work"

@@ -1,4 +1,4 @@
-"""Predicted and measured gains of larger pages: cold or warm files, memory first read or written."""
+"""Predicted and measured gains of larger pages, by a program's first access to files and memory."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ OTHER_PARTS = {"nginx": (0.4, 0.37, 0.34, 0.31, 0.28, 0.25)}
 #: Seconds until a program is in steady state: memcached moves an item in its LRU lists at most once
 #: a minute, and Java touches new memory until its first garbage collection.
 WARM = {"memcached": 75, "java": 75, "node": 30}
-#: Arguments of ``measure.py``: requests a second, seconds of a watch, its budget as a share of a
-#: CPU, seconds before a count, seconds of a count.
+#: Arguments of ``measure.py``: requests a second, seconds of a watch, its share of a CPU, seconds
+#: before a count, seconds of a count.
 HOST_TIMES = {"rate": 3000, "seconds": 60, "budget": 0.05, "settle": 6, "count": 8}
 GUEST_TIMES = {"rate": 500, "seconds": 60, "budget": 0.5, "settle": 15, "count": 20}
 #: A quick run: one program, one part.

@@ -29,8 +29,7 @@ fn umd() -> Result<Machine> {
     Machine::load("umd", Path::new("machines"))
 }
 
-/// Run the study for each policy of `--epf` (embedded page faults: sleep or busy-wait). The device's
-/// DRAM is a `--share` of the trace's footprint.
+/// Run the study for each `--epf` (embedded page fault) policy; device DRAM: `--share` of the footprint.
 pub fn run(arguments: &Arguments) -> Result<Value> {
     let reader = arguments.open()?;
     let pages: u64 = reader.info().pages_by_kinds.values().sum();

@@ -30,20 +30,14 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     let (mut study, mut view, mut slow) = (Rounds::default(), Rounds::default(), Rounds::default());
     let mut cells = Vec::new();
     for _ in 0..arguments.rounds()? {
-        let lifetimes = study.time(|| simulate(&reader, &options, &mut |_| Ok(())))?.lifetimes;
+        let lives = study.time(|| simulate(&reader, &options, &mut |_| Ok(())))?.lifetimes;
         let fast =
-            view.time(|| times(&reader, &options, (&processor, &[]), lifetimes, &mut |_| Ok(())))?;
+            view.time(|| times(&reader, &options, (&processor, &[]), lives, &mut |_| Ok(())))?;
         cells = fast.iter().map(|time| json!({"fast": plain(time)})).collect();
         if arguments.option("--reference")?.unwrap_or(0) == 1 {
             let slowly = slow.time(|| {
                 let size = |time: &Time| {
-                    reference::time(
-                        &reader,
-                        &options,
-                        (&processor, &[]),
-                        lifetimes,
-                        time.page_bytes,
-                    )
+                    reference::time(&reader, &options, (&processor, &[]), lives, time.page_bytes)
                 };
                 fast.iter().map(size).collect::<Result<Vec<Time>>>()
             })?;
