@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# laps.sh LAPS, in a guest: runs /work/job LAPS times, between the lines "begin" and "end", at which the
-# host reads counters. The pauses give the host time to do so before a job starts, and after it.
+# laps.sh LAPS, in a guest: runs /work/job LAPS times, each between lines "begin" and "end", at which the
+# host reads counters. The pauses give it time to do so before the job starts, and before the next lap.
 
 for lap in $(seq "$1"); do
   echo begin
