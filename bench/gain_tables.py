@@ -44,7 +44,7 @@ def _head(first: str, rule: str) -> list[str]:
 
 
 def _right(cell: dict[str, Any]) -> bool:
-    """Whether a predicted gain is within tolerance, with the right sign if one is significant."""
+    """Whether a predicted gain is near enough and, if the measured is significant, has its sign."""
     return near(cell) and (right_sign(cell) or not shown(cell))
 
 

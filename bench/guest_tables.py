@@ -78,14 +78,14 @@ def _counted(cell: dict[str, Any]) -> list[str]:
     read = middle("read_pages")
     whole = middle("swpin") * cell["page_bytes"] / 4096
     pieces = f"{min(1.0, whole / read):.0%}" if read and cell["page_bytes"] > 4096 else ""
-    given = statistics.median(cell["obtained"])
+    huge_pages = statistics.median(cell["obtained"])
     return [
         f"{statistics.median(taken(cell)):.2f} ({low:.2f} to {high:.2f})",
         f"{middle('system_seconds'):.2f}",
         f"{middle('major'):,.0f}",
         f"{read / 256:,.0f}",
         pieces,
-        f"{given:,.0f}" if given else "",
+        f"{huge_pages:,.0f}" if huge_pages else "",
         str(len(laps)),
         _ended(cell),
     ]

@@ -45,8 +45,8 @@ class Inputs:
 
     Attributes:
         scratch: a folder for this run only; the caller removes it.
-        refs: minimum references of the capture. The Zipf and uniform traces have a third as many;
-            below a million, as many.
+        refs: minimum references of the capture. The Zipf and uniform traces have a third of this
+            number, or all of it if it is below a million.
         zipf_pages: pages of the Zipf trace.
         engine: the built `nearfar-bench`.
         remarks: what the reader of the figures must know, such as skipped cases.
@@ -77,7 +77,7 @@ class Inputs:
         return [found, "-dc", str(self.compressed(size))]
 
     def capture(self, size: int, to: Path, *flags: str) -> Finished:
-        """Capture :meth:`command` with the ``flags`` of `nearfar capture`; its process."""
+        """Capture :meth:`command` with the ``flags``; returns the process of `nearfar capture`."""
         words = nearfar("capture", *flags, "--force", "-o", to, "--", *self.command(size))
         return run(words, discard=True)
 

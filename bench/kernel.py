@@ -26,7 +26,7 @@ _PAGE_CLUSTER = Path("/proc/sys/vm/page-cluster")
 _SWAPPINESS = Path("/proc/sys/vm/swappiness")
 #: Makes the kernel reclaim anonymous memory only.
 SWAPPINESS = "200"
-#: Values to try in turn: kernels before 5.8 accept at most 100.
+#: Swappiness values to try in turn: kernels before 5.8 accept at most 100.
 _ANONYMOUS_ONLY = (SWAPPINESS, "100")
 #: Environment of the programs, here and when they are captured.
 ENVIRONMENT = {

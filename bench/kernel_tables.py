@@ -21,8 +21,8 @@ from table import recorded, summary
 
 Cells = list[dict[str, Any]]
 
-#: The prediction shown for cells of which the kernel killed every run, so that none shows whether
-#: statistics were updated.
+#: The prediction shown for cells whose runs were all killed: whether statistics were updated in
+#: them is not known.
 PREDICTED_KILLED = "old"
 
 

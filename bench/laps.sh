@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# laps.sh LAPS, in a guest: runs /work/job so many times. Each lap prints "begin" and "end", at which the
-# host reads counters. The pauses let it stop the guest at "begin", and read "end" before the next lap.
+# laps.sh LAPS, in a guest: runs /work/job LAPS times, each between lines "begin" and "end", at which the
+# host reads counters. The pauses give it time to do so before the job starts, and before the next lap.
 
 for lap in $(seq "$1"); do
   echo begin

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # In a guest, runs programs under memory limits and prints a line of counts for each run. A line of
-# /work/asked: program, memory sizes in percent of its anonymous pages (50,75), runs of each, command.
+# /work/asked: program, memory sizes in percent of its anonymous pages (50,75), runs at each, command.
 
 root=/sys/fs/cgroup
 group=$root/limited
@@ -18,8 +18,8 @@ statistics() {
 }
 
 # limited LIMIT POLL COMMAND...: runs the command under a limit in bytes, or "max". With POLL 1 this
-# shell reads memory.stat all the time, so that the kernel switches between shell and command. Sets code,
-# killed, the statistics at the end, and with POLL 1 the peaks most_anon and most_kernel.
+# shell reads memory.stat meanwhile: multi-generational LRU skips a process that is not switched to.
+# Sets code, killed, the statistics at the end, and with POLL 1 the peaks most_anon and most_kernel.
 limited() {
   limit=$1 poll=$2
   shift 2
@@ -49,14 +49,14 @@ limited() {
 while read -r program parts runs command; do
   eval "set -- $command"
   limited max 1 "$@"
-  frames=$((most_anon / 4096)) own=$most_kernel
-  echo "free $program $code $frames $own"
+  pages=$((most_anon / 4096)) peak_kernel=$most_kernel
+  echo "free $program $code $pages $peak_kernel"
   for part in $(echo "$parts" | tr , ' '); do
-    held=$((frames * part / 100))
+    frames=$((pages * part / 100))
     for run in $(seq "$runs"); do
       for poll in 1 0; do
-        limited $((held * 4096 + own)) $poll "$@"
-        echo "run $program $part $held $poll $code $killed $pgmajfault $file"
+        limited $((frames * 4096 + peak_kernel)) $poll "$@"
+        echo "run $program $part $frames $poll $code $killed $pgmajfault $file"
       done
     done
   done

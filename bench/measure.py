@@ -80,21 +80,21 @@ def row(
 
 
 def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """The ratio of each round, whose sides ran in turn, so that a busy machine slows both."""
+    """The ratio of each round. Its two sides ran in turn, so a busy machine slowed both."""
     return [a / b for a, b in zip(above, below, strict=True)]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """Confidence interval of the median by the sign test; the whole range if values are few."""
     ordered, count = sorted(values), len(values)
-    outside = 0
+    cut = 0  # values outside the interval, at each end
     # The median is below the k-th smallest value with the probability that `count` tosses of a
-    # coin give fewer than k heads. `missed`: the probability that it lies outside, on either side.
+    # coin give fewer than k heads. `missed`: the probability that it is outside the interval.
     missed = 2.0 * 2.0**-count
-    while missed + 2 * comb(count, outside + 1) * 2.0**-count <= 1 - CONFIDENCE:
-        outside += 1
-        missed += 2 * comb(count, outside) * 2.0**-count
-    return ordered[outside], ordered[count - 1 - outside]
+    while missed + 2 * comb(count, cut + 1) * 2.0**-count <= 1 - CONFIDENCE:
+        cut += 1
+        missed += 2 * comb(count, cut) * 2.0**-count
+    return ordered[cut], ordered[count - 1 - cut]
 
 
 def percent(values: Sequence[float]) -> str:

@@ -169,8 +169,8 @@ def bench(options: argparse.Namespace, chosen: list[Any], scratch: Path) -> dict
         print(f"bench: {case.NAME}", file=sys.stderr)
         found = case.run_case(inputs, rounds, quick)
         rows += found
-        about = [each for each in inputs.remarks if each.startswith(case.NAME)]
-        if not found and about and all(each.startswith(f"{case.NAME}: ") for each in about):
+        own = [remark for remark in inputs.remarks if remark.startswith(case.NAME)]
+        if not found and own and all(remark.startswith(f"{case.NAME}: ") for remark in own):
             inputs.remarks.append(f"{case.NAME} skipped: none of its programs is here")
     if options.huge:
         print("bench: huge", file=sys.stderr)
@@ -192,7 +192,7 @@ def build() -> Path:
     """Build `nearfar-bench` in release mode; return its path."""
     if shutil.which("cargo") is None:
         raise BenchError("cargo: not found; install a Rust toolchain")
-    # The workspace, because other features of dependencies would compile all of them again.
+    # A build of this package alone would enable other features of dependencies, and recompile them.
     command = ["cargo", "build", "--release", "--quiet", "--workspace", "--bin", "nearfar-bench"]
     command += ["--message-format", "json-render-diagnostics"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)

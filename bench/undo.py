@@ -1,8 +1,8 @@
 """Undoes changes of the machine when a block ends, or at the next run if this one is killed.
 
 Before a change, the step that undoes it is written to a journal. A process holds the lock of its
-journal, so that one run at a time changes the machine; the next run executes an unlocked journal,
-which is that of a killed run. A reboot removes journals, as it undoes all these changes.
+journal, so that one run at a time changes the machine. An unlocked journal was left by a killed
+run: the next run executes it. A reboot removes journals, as it undoes all these changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Undo:
     """Steps that undo changes, in reverse order, with their journal."""
 
     def __init__(self, stack: ExitStack, journal: Path) -> None:
-        """Use :func:`undoing`."""
+        """Called by :func:`undoing` only."""
         self._stack, self._journal = stack, journal
         self._steps: list[list[str]] = []
 
@@ -36,9 +36,9 @@ class Undo:
         step = [kind, *map(str, words)]
         self._steps.append(step)
         self._save()
-        self._stack.callback(self._take, step)
+        self._stack.callback(self._execute, step)
 
-    def _take(self, step: list[str]) -> None:
+    def _execute(self, step: list[str]) -> None:
         STEPS[step[0]](*step[1:])
         self._steps.remove(step)
         self._save()
@@ -58,8 +58,8 @@ def undoing(name: str, folder: Path = RUNTIME) -> Iterator[Undo]:
     """
     journal = folder / f"bench-{name}.json"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _held(journal), ExitStack() as stack:
-        _follow(journal)
+    with _locked(journal), ExitStack() as stack:
+        _execute_all(journal)
         yield Undo(stack, journal)
 
 
@@ -67,20 +67,20 @@ def clean(folder: Path = RUNTIME) -> list[str]:
     """Execute the journals of killed runs; return a line for each step, with its error if any."""
     report = []
     for journal in sorted(folder.glob("bench-*.json")):
-        with suppress(BlockingIOError), _held(journal, fcntl.LOCK_NB):
-            report += _follow(journal)
+        with suppress(BlockingIOError), _locked(journal, fcntl.LOCK_NB):
+            report += _execute_all(journal)
     return report
 
 
 @contextmanager
-def _held(journal: Path, flags: int = 0) -> Iterator[None]:
+def _locked(journal: Path, flags: int = 0) -> Iterator[None]:
     """Hold the lock of a journal; the kernel releases it when the process ends."""
     with journal.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | flags)
         yield
 
 
-def _follow(journal: Path) -> list[str]:
+def _execute_all(journal: Path) -> list[str]:
     """Execute the steps of a journal whose process has ended, last first, and remove it."""
     report = []
     try:

@@ -62,9 +62,9 @@ CONTENTS = {
 
 
 def contents(_: Any, name: str, source: list[str]) -> None:
-    """Add the table of contents, which the side bar shows, to the first page and that of modules.
+    """Add the site's table of contents to the first page, and that of modules to the Python page.
 
-    The files do not contain it, as they are also read without Sphinx.
+    Only the side bar shows them. The files lack them, as they are also read without Sphinx.
     """
     if name == root_doc:
         known = {entry for entries in CONTENTS.values() for entry in entries}

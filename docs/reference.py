@@ -1,8 +1,8 @@
 """Writes the pages of the site that are generated from the program itself.
 
-``docs/conf.py`` calls :func:`write` before Sphinx reads any page: commands (from what ``--help`` is
-made of), the machine file (from its JSON Schema), the papers' numbers beside ours (from ``nearfar
-reproduce`` on the captures of the repository) and the Python API (Sphinx reads the docstrings).
+``docs/conf.py`` calls :func:`write` before Sphinx reads any page: commands (from the declarations
+behind ``--help``), the machine file (from its JSON Schema), the papers' numbers beside ours (from
+``nearfar reproduce`` on the bundled captures) and the Python API (Sphinx reads the docstrings).
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ def kind(shape: dict[str, Any], defs: dict[str, Any]) -> str:
     if "properties" in shape:
         shape = resolve(shape["properties"]["value"], defs)
     if "examples" in shape:
+        # The pattern of a quantity ends in an optional fraction, spaces and a group of its units.
         units = re.search(r"\)\?\\s\*\((.*?)\)", shape.get("pattern", ""))
         listed = f", in {units[1].replace('|', ', ')}" if units else ""
         return f'text such as `"{shape["examples"][0]}"`{listed}'

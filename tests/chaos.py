@@ -5,7 +5,7 @@ A round of a case runs its command, sends it a signal at a random moment, and th
 * an earlier result is still there, or the complete new one in its place;
 * a result is complete, or its readers report in one line that it is not;
 * the command printed one error at most, and none of its processes runs on;
-* the same command, run again, succeeds with the same bytes as ever, and leaves nothing beside them.
+* the same command, run again, succeeds with the same result, and leaves no hidden files beside it.
 
 Commands run in forks of this process, so that a kill seldom hits the start of Python. ``make
 chaos`` runs many rounds, ``tests/test_chaos.py`` a few::
@@ -272,9 +272,9 @@ def check_left(
     if case.look is None:
         raise Broken(f"{case.name}: half a result: {sorted(left)}")
     whole = case.look(path)
-    kept = (folder / f".{case.result}.replaced").exists()
+    backup = (folder / f".{case.result}.replaced").exists()
     has_records = any(name.endswith(".parquet") for name in left if "regions" not in name)
-    if old is not None and not (whole or kept or has_records):
+    if old is not None and not (whole or backup or has_records):
         raise Broken(f"{case.name}: the earlier result is gone, and nothing came of the new one")
 
 

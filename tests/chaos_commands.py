@@ -69,7 +69,7 @@ def command(
     around: AbstractContextManager[None],
 ) -> None:
     """Run the command in this process, a fork; never returns."""
-    code = 70
+    code = 70  # stays only if main() returns, which it must not
     try:
         os.setpgid(0, 0)
         os.chdir(folder)

@@ -6,7 +6,7 @@ their memory and report. A round kills one of them, one of nearfar's helpers, or
 * no process has read wrong data;
 * every process but the victim has reported, or standard error says why it was ended (unless the
   launcher was killed);
-* processes are ended with the victim only if it is one of nearfar's;
+* nearfar ends other processes only if the victim is one of its own;
 * all processes end.
 """
 
@@ -175,7 +175,7 @@ class Round:
 def rounds(folder: Path, number: int, seed: int, far: str | None) -> Iterator[tuple[str, bool]]:
     """A line for each round, and whether its checks passed; the first round kills nothing."""
     program = folder / "ends"
-    # Once the launcher is killed, new processes are not managed: they await far pages in vain.
+    # Once the launcher is killed, new processes are not managed: they would wait 20 s in vain.
     flags = ["-O1", "-pthread", "-DPATIENCE=2"]
     subprocess.run(["cc", *flags, "-o", program, ends.SOURCE], check=True)
     work = folder / "work"

@@ -292,16 +292,16 @@ def cells(
     for world in worlds:
         if not case.runs_in(world):
             continue
-        other = REFERENCE[world]
-        if other not in references:
-            references[other] = [run(case, other, keep_in)]
-            yield references[other][0]
+        base = REFERENCE[world]
+        if base not in references:
+            references[base] = [run(case, base, keep_in)]
+            yield references[base][0]
         cell = run(case, world, keep_in)
-        if not cell.agrees_with(references[other][0]) and len(references[other]) == 1:
-            references[other].append(run(case, other, keep_in))
-        # A reference that hangs is no reference.
-        hangs = all(one.exit == "timeout" for one in references[other])
-        same = None if hangs else cell.why is None and any(map(cell.agrees_with, references[other]))
+        if not cell.agrees_with(references[base][0]) and len(references[base]) == 1:
+            references[base].append(run(case, base, keep_in))
+        # Runs that all hang are no reference.
+        hangs = all(one.exit == "timeout" for one in references[base])
+        same = None if hangs else cell.why is None and any(map(cell.agrees_with, references[base]))
         reason = next((one.reason for one in known if one.is_of(cell)), None)
         yield replace(cell, same=same, reason=reason)
 

@@ -27,7 +27,7 @@ def is_built() -> bool:
 
 
 def build() -> list[str]:
-    """Unpack and compile them, once for each version of the package.
+    """Unpack and compile the selftests, once for each version of the package.
 
     Returns:
         Programs that do not compile, or one line that says what is missing.

@@ -90,13 +90,13 @@ def nearfar(commands: str) -> Run:
         given = list(map(str, words))
         with (
             contextlib.chdir(cwd or "."),
-            tempfile.TemporaryFile() if stdin else Path(os.devnull).open("r+b") as read,
+            tempfile.TemporaryFile() if stdin else Path(os.devnull).open("r+b") as given_input,
             tempfile.TemporaryFile("w+", errors="backslashreplace") as out,
             tempfile.TemporaryFile("w+", errors="backslashreplace") as err,
         ):
-            read.write(stdin)
-            read.seek(0)
-            streams = (read.fileno(), out.fileno(), err.fileno())
+            given_input.write(stdin)
+            given_input.seek(0)
+            streams = (given_input.fileno(), out.fileno(), err.fileno())
             variables = {**os.environ, **more, "FORKS_FIRST": first}
             code = forks.run(commands, given, streams, variables)
             out.seek(0)

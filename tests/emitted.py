@@ -38,7 +38,7 @@ def run(*command: object, **variables: str) -> subprocess.CompletedProcess[str]:
 def played(
     root: Path, script: str, *arguments: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script with ``root`` in place of / and first in PATH."""
+    """Run a script with ``root``/sys in place of /sys, and ``root`` first in PATH."""
     text = script.replace("/sys/", f"{root}/sys/")
     path = f"{root}:{os.environ['PATH']}"
     return run("sh", "-ec", text, "sh", *arguments, PATH=path, **variables)

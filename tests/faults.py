@@ -38,7 +38,6 @@ SIGNALS = {"map": (-6, -11), "allocate": (-6, -11)}
 
 def cases() -> list[Case]:
     """Short commands that read, compute and write."""
-    kill = {case.name: case for case in chaos.cases()}
     trace = "game"
 
     def grid(folder: Path) -> Path:
@@ -66,7 +65,7 @@ def cases() -> list[Case]:
                                  "--format", "json"],
              "out", (), look=chaos.look_at_cells),
     ]  # fmt: skip
-    if "capture" in kill:
+    if any(case.name == "capture" for case in chaos.cases()):
         found.append(
             Case("capture", lambda f: ["capture", "-o", str(f / "out"), "--", "true"], "out",
                  look=chaos.look_at_trace)

@@ -21,15 +21,15 @@ class Space:
 
     def unmap(self, start: int, end: int) -> list[Range]:
         """Unmap a range; returns the parts of it that were mapped."""
-        cut, left = [], []
+        removed, kept = [], []
         for first, last in self.ranges:
             if last <= start or end <= first:
-                left.append((first, last))
+                kept.append((first, last))
                 continue
-            cut.append((max(first, start), min(last, end)))
-            left += [(first, start)] * (first < start) + [(end, last)] * (end < last)
-        self.ranges = left
-        return cut
+            removed.append((max(first, start), min(last, end)))
+            kept += [(first, start)] * (first < start) + [(end, last)] * (end < last)
+        self.ranges = kept
+        return removed
 
     def map(self, start: int, end: int) -> None:
         self.unmap(start, end)

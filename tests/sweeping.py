@@ -56,7 +56,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 def stand_still(
     folder: Path, monkeypatch: pytest.MonkeyPatch, module: str, function: str, files: str, most: int
 ) -> None:
-    """Let a function of commands wait while more than ``most`` files exist, and no file ``go``."""
+    """Make a function of commands wait while over ``most`` of ``files``, and no ``go``, exist."""
     (folder / "sitecustomize.py").write_text(
         f"import functools, pathlib, time, {module} as m\n"
         f"run, here = m.{function}, pathlib.Path(__file__).parent\n"
@@ -107,6 +107,7 @@ def cluster(
 
 
 def both_there(file: Path) -> None:
+    """Wait for both workers of :func:`cluster`."""
     import distributed
 
     with distributed.Client(scheduler_file=str(file), set_as_default=False) as client:

@@ -117,7 +117,7 @@ def refused(call: Callable[..., object], *given: object) -> object:
 
 
 def names(program: Program) -> None:
-    """Units, containers, groups."""
+    """Find targets by unit, container, group and process id."""
     folder = Path("/work/bin")
     folder.mkdir()
     os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"

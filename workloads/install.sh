@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install the Debian packages named as arguments, if they are missing and this user may.
-# Never fails: otherwise it prints the command to run, and its caller continues without them.
+# Install those of the named Debian packages that are missing. If that is not possible, print the
+# command to run; the exit code is 0 all the same, so that the caller continues without them.
 set -u
 missing=()
 for package in "$@"; do

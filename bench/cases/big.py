@@ -1,4 +1,4 @@
-"""Programs of several GiB captured as samples: cost of the capture, and errors of swap-ins."""
+"""Samples of programs of several GiB: capture cost, and errors of the predicted swap-ins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SUMMARY = (
     "Redis of up to 8 GiB, a graph of 4 GiB: cost of a sample, and swap-ins beside the kernel's"
 )
 
-#: Redis: values of about 1000 bytes, and reads of them. Graph: vertices, and searches.
+#: Redis: number of values of about 1000 bytes, and of reads. Graph: vertices, and searches.
 SIZES = {
     "redis, 100 MiB": (80_000, 250_000),
     "redis, 1 GiB": (850_000, 500_000),
@@ -41,6 +41,7 @@ QUICK_SIZES = {"redis, 10 MiB": (8_000, 20_000), "graph, 7 MiB": (100_000, 1)}
 PARTS = (0.75, 0.5)
 #: Shape of the Pareto distribution of reads: half of them hit 100 values.
 EXPONENT = 0.15
+#: Bytes of swap.
 SWAP = 8 << 30
 #: Seconds between samples of the memory of processes.
 EVERY = 0.2
@@ -96,7 +97,7 @@ def _load(keys: int, reads: int) -> str:
 
 
 def counted(where: kernel.Controller, command: list[str]) -> dict[str, Any]:
-    """Run a program without a limit, then under limits; anonymous pages and major faults."""
+    """Run a program without a limit, then under limits; returns seconds, pages, major faults."""
     group = f"nearfar-bench-{os.getpid()}"
     with kernel.swapping(SWAP):
         began = time.monotonic()
@@ -119,7 +120,7 @@ def _ended(ran: kernel.Finished) -> kernel.Finished:
 def recorded_and_studied(
     command: list[str], trace: Path, counts: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Capture a sample and study it: seconds, bytes, peak memory. Predicts ``counts`` in place."""
+    """Capture and study a sample: seconds, bytes, peak memory. Adds predictions to ``counts``."""
     began = time.monotonic()
     with _Peak() as peak:
         capture(command, trace, kernel.ENVIRONMENT, "--sample", "auto", "--no-fetch")
@@ -130,9 +131,9 @@ def recorded_and_studied(
     found = {each["frames"]: each for each in done.json()["rows"]}
     for count in counts:
         cell = found[count["frames"]]
-        other = cell["faults"] - cell["swap_ins"]
+        other_faults = cell["faults"] - cell["swap_ins"]
         low, high = (
-            cell[name] * cell["references"] - other
+            cell[name] * cell["references"] - other_faults
             for name in ("fault_rate_low", "fault_rate_high")
         )
         count |= {"predicted": cell["swap_ins"], "low": max(low, 0), "high": high}

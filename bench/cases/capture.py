@@ -29,12 +29,12 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     alone, bare, captured, of_true = [], [], [], []
     sampled: dict[str, list[float]] = {share: [] for share in SAMPLES}
     sampled_bytes = dict.fromkeys(SAMPLES, 0)
-    again = inputs.scratch / "again.trace"
+    whole = inputs.scratch / "whole.trace"
     done: Finished | None = None
     for _ in range(rounds):
         alone.append(run(command, discard=True).seconds)
         bare.append(run([QEMU, *command], discard=True).seconds)
-        done = inputs.capture(text, again)
+        done = inputs.capture(text, whole)
         captured.append(done.seconds)
         for share, seconds in sampled.items():
             part = inputs.scratch / "sample.trace"
@@ -44,7 +44,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         words = nearfar("capture", "--force", "-o", trace, "--", "true")
         of_true.append(run(words, discard=True).seconds)
     assert done is not None
-    found = info(again)
+    found = info(whole)
     records = found["records"]
     size = sum(part["bytes"] for part in found["parts"])
     note = f"{records:,} records; whole processes, files written"

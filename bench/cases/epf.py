@@ -26,13 +26,13 @@ from nearfar import live
 NAME = "epf"
 SUMMARY = "pigz under nearfar run --far umd and file: time with and without sleeping during a fetch"
 
-#: Bytes of the text, and runs of each cell for each round.
+#: Bytes of the text, and repetitions for each round.
 TEXT, TURNS = 45 << 20, 3
 QUICK_TEXT, QUICK_TURNS = 2 << 20, 1
 #: Policies of ``--epf``; the first, which never sleeps, is the base of the ratios.
 POLICIES = ("none", "all", "smart:50us")
-#: Compresses, because its blocks are anonymous memory; the data of `pigz -d` are pages of files,
-#: which nearfar run does not manage.
+#: pigz compresses, because its blocks are then anonymous memory; `pigz -d` uses file pages, which
+#: nearfar run does not manage.
 COMPRESS = ("pigz", "-k", "-c", "-p", "4", "-b", "2048", "text")
 UMD = {"far": "umd:umd"}
 FILE = {"far": "file:far", "far_latency": "100us"}
@@ -121,14 +121,14 @@ def rows(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
     for cell in cells:
         times = {name: [one["seconds"] for one in runs] for name, runs in cell["lived"].items()}
         # Without a fetch the policies do not differ.
-        served = any(one["services"] for runs in cell["lived"].values() for one in runs)
+        fetched = any(one["services"] for runs in cell["lived"].values() for one in runs)
         for policy in POLICIES[1:]:
             values = ratios(times[policy], times[POLICIES[0]])
             name = (
                 f"{policy} / {POLICIES[0]}, {cell['program']}, {cell['fast']} fast, {cell['far']}"
             )
-            one = row(NAME, name, values, "x", goal="<= 1" if served else "")
-            made.append(judged(one, values) if served else one)
+            one = row(NAME, name, values, "x", goal="<= 1" if fetched else "")
+            made.append(judged(one, values) if fetched else one)
     return made
 
 

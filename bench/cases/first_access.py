@@ -1,4 +1,4 @@
-"""Predicted and measured gains of larger pages for cold and warm files, and memory first read."""
+"""Predicted and measured gains of larger pages, by a program's first access to files and memory."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     sizes = [size for size in (QUICK_SIZES if quick else SIZES) if size in offered]
     cells: list[dict[str, Any]] = []
     for mode, cache in PROGRAMS:
-        last = [mode, str(file)] if mode in ("read", "mapped") else ["memory", mode]
-        command = [str(program), *last]
+        arguments = [mode, str(file)] if mode in ("read", "mapped") else ["memory", mode]
+        command = [str(program), *arguments]
         print(f"bench: {NAME}: {mode}, {cache}", file=sys.stderr)
         with kept_memory():
             own = measured(command, sizes, TURNS * rounds, file if cache == "cold" else None)

@@ -1,7 +1,7 @@
 """The page size that `nearfar fit` chooses from rates at four page sizes, against the best one.
 
-Rates simulated from captures stand in for hardware counters. The choice sees those at four page
-sizes; those at all sizes are the truth.
+Rates simulated from captures stand in for hardware counters. The choice sees the rates at four page
+sizes, and is judged by those at all sizes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SUMMARY = "the page size chosen from rates at four sizes, against the best of se
 MEASURED = (1024, 4096, 16384, 65536)
 SIZES = tuple(1024 << power for power in range(7))
 MEMORY = "50%"
-#: Storages of both papers: machine and storage.
+#: Storages to choose for: machine and storage.
 STORAGES = (
     ("desktop-nvm", "nvm-1x"), ("desktop-nvm", "nvm-10x"), ("desktop-nvm", "nvm-100x"),
     ("optane-ssd", "optane-ssd"), ("nvme", "nvme"), ("zram", "zram"), ("desktop-hdd", "hdd"),
@@ -46,7 +46,7 @@ QUICK = ("gnugo", "redis")
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Judge the choice for bundled views of whole runs, other bundled captures, and two more."""
+    """Judge the choice for bundled views and captures, and for captures of :data:`CAPTURED`."""
     views, captures = bundled("views"), bundled()
     traces = {path.stem: path for path in sorted(captures.glob("*.trace"))}
     traces |= {path.stem: path for path in views.glob("*.trace")}
@@ -98,8 +98,8 @@ def choices(name: str, trace: Path, table: Path) -> list[dict[str, Any]]:
 def judged(rows: Sequence[Mapping[str, Any]], true: Mapping[int, float]) -> dict[str, Any]:
     """Chosen and best size, time lost by choice and by 4 KiB, error at unseen sizes."""
     chosen = next(one for one in rows if one["chosen"])
-    among = [size for size in true if size <= max(one["page_bytes"] for one in rows)]
-    best = min(among, key=lambda size: true[size])
+    considered = [size for size in true if size <= max(one["page_bytes"] for one in rows)]
+    best = min(considered, key=lambda size: true[size])
     unseen = [one for one in rows if not one["measured"]]
     errors = [abs(one["time_ns"] / true[one["page_bytes"]] - 1) for one in unseen]
     said = next((one["error"] for one in unseen), None)

@@ -58,7 +58,7 @@ ADVICE = {
 KILLED, LATE, PANIC = "killed for lack of memory", "not done in time", "the guest panicked"
 #: Attempts to boot a guest whose kernel panics.
 TRIES = 4
-#: Attempts to lower a group's limit.
+#: Attempts of :func:`shrink` to lower a group's limit.
 _TRIES = 20
 
 
@@ -104,15 +104,15 @@ def measure(
         folder = Path(scratch)
         workload.make_inputs(work, folder)
         files: dict[str, Path | bytes] = {f"/work/{each.name}": each for each in folder.iterdir()}
-        again = range(WORKLOADS[work.name])
+        runs = WORKLOADS[work.name]
         job = shlex.join(work.command) + (f" <{work.stdin}" if work.stdin else "")
-        files["/work/job"] = "".join(f"{job} || exit\n" for _ in again).encode()
+        files["/work/job"] = (f"{job} || exit\n" * runs).encode()
         files["/work/laps.sh"] = Path(__file__).parent.parent / "laps.sh"
         # One lap to warm up, and one in which accessed bits count the touched memory.
         free, ended = tried(where, work, files, BASE, [None, None])
         if ended:
             raise NearfarError(f"{work.name}: {ended} without a limit", 1)
-        touched, kept = free[1]["touched_bytes"], free[1]["kernel_bytes"]
+        touched, kernel_bytes = free[1]["touched_bytes"], free[1]["kernel_bytes"]
         cells = {
             (size, part): {
                 "workload": work.name,
@@ -120,7 +120,7 @@ def measure(
                 "part": part,
                 "touched_bytes": touched,
                 "held_bytes": free[1]["held_bytes"],
-                "limit_bytes": int(part * touched) + kept,
+                "limit_bytes": int(part * touched) + kernel_bytes,
                 "free": free[1],
                 "laps": [],
                 "obtained": [],
@@ -228,7 +228,7 @@ class Laps:
         return self._began is not None and time.monotonic() - self._began > TIMEOUT
 
     def read(self, _stream: str, written: bytes) -> None:
-        """Process output of the guest."""
+        """Handle output of the guest."""
         *lines, self._text = (self._text + written.decode()).split("\n")
         for line in lines:
             if line == "begin":
@@ -239,6 +239,7 @@ class Laps:
     def _begin(self) -> None:
         process = self._process()
         limit = self._limits[len(self.found)]
+        # A second earlier, as the guest's time limit starts before its first lap.
         self._began = self._began or time.monotonic() - 1
         os.kill(process, signal.SIGSTOP)
         try:
@@ -265,7 +266,7 @@ class Laps:
 
 
 def shrink(file: Path, limit: int) -> None:
-    """Set a limit below the group's usage, again if the kernel cannot reclaim enough at once."""
+    """Set a limit below the group's usage; retry if the kernel cannot reclaim enough at once."""
     for attempt in range(_TRIES):
         try:
             file.write_text(str(limit))

@@ -41,7 +41,7 @@ AROUND = (-32, -16, 0, 16, 32)
 OWN = "own"
 #: Pairs of counts in a cell and their prediction: statistics not polled, and polled.
 MAIN, SECOND = ("kernel", OWN), ("polled", "exact")
-#: Comparisons of counts with a prediction, by label; the others are controls.
+#: Comparisons of counts with a prediction, and their labels. Only MAIN has goals.
 COMPARED = {
     MAIN: "`linux`, kernel not polled",
     ("kernel", "old"): "`linux` as if never renewed, kernel not polled",
@@ -80,7 +80,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 def ask_kernel(
     where: kernel.Controller, program: Program, command: list[str], rounds: int
 ) -> list[dict[str, Any]]:
-    """A cell for each memory size, with the kernel's counts of ``rounds`` unpolled, polled runs."""
+    """A cell for each memory size: counts of ``rounds`` unpolled and as many polled runs."""
     group = f"nearfar-bench-{os.getpid()}"
     with kernel.swapping(1 << 30) as lists:
         # Read the program and its input into the page cache, charged to no limited group.
@@ -234,8 +234,8 @@ def predict(cells: list[dict[str, Any]], trace: Path) -> None:
 
 
 def spare(cell: dict[str, Any]) -> list[int]:
-    """Additional frames that the program has most of the time, in quarters: the limit allows for
-    the peak of kernel memory, which is rare in a program that starts many processes."""
+    """Additional frames to predict for, up to those that the program usually has: its limit allows
+    for the peak of kernel memory, which a program that starts many processes rarely reaches."""
     pages = (cell["kernel_bytes"] - cell["kernel_usual_bytes"]) // kernel.PAGE
     return [pages * part // 4 for part in range(1, 5) if pages * part // 4 > AROUND[-1]]
 

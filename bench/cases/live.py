@@ -28,11 +28,11 @@ QUICK_PAGES, QUICK_REFERENCES, QUICK_TURNS = 2048, 5_000, 1
 PART = 0.5
 #: `none` moves no pages: it shows the cost of the runtime itself.
 POLICIES = ("none", "tpp", "nomad", "ssp")
-#: A compressor about as fast as zram's lzo-rle.
+#: The far tier: compressed by an algorithm about as fast as zram's lzo-rle.
 FAR = "lz4"
 #: Attempts at a run under a limit, until one succeeds.
 TRIES = 5
-#: Factor of the references if all pages fit, so that the program runs for seconds.
+#: Factor of the references where all pages fit, so that the program runs for seconds.
 LONGER = 300
 
 
@@ -85,8 +85,8 @@ def against_swap(
     _, pages, references, writes, order = words
     for policy in POLICIES:
         values = ratios(lived[policy], swapped)
-        helps = policy == "ssp" and writes == "0" and order == "zipf"
-        goal = "<= 0.9" if helps else "<= 1.1"
+        shadows_help = policy == "ssp" and writes == "0" and order == "zipf"
+        goal = "<= 0.9" if shadows_help else "<= 1.1"
         one = row(
             NAME, f"{policy} / zram, {order}, {writes} % writes", values, "x", goal=goal, cores=1,
             note=f"{FAR}; {pages} pages, {references} references, {PART:.0%} of the pages fast; "

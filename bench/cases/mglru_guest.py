@@ -1,6 +1,6 @@
 """Major faults under a memory limit in a guest, against `--replacement mglru`.
 
-The guest runs Debian's Linux 6.12 with multi-generational LRU, and in it `limited.sh`.
+The guest runs ``limited.sh`` on Debian's Linux 6.12, which has multi-generational LRU.
 """
 
 from __future__ import annotations
@@ -103,6 +103,8 @@ def measure(
 def parse(text: str) -> list[dict[str, Any]]:
     """Parse the output of ``limited.sh`` into cells.
 
+    A cell has the major faults of runs beside the polling shell (``kernel``) and ``alone``.
+
     Raises:
         BenchError: the output is incomplete, or a program failed without a limit.
     """
@@ -116,10 +118,10 @@ def parse(text: str) -> list[dict[str, Any]]:
         if what in ("lists", "kernel"):
             about[what] = words[0]
         elif what == "free":
-            name, code, frames, own = words
+            name, code, pages, kernel_bytes = words
             if code != "0":
                 raise BenchError(f"{name}: ended with {code} in the guest, without a limit")
-            about |= {"anonymous_pages": frames, "kernel_bytes": own}
+            about |= {"anonymous_pages": pages, "kernel_bytes": kernel_bytes}
         else:
             name, part, frames, polled, code, killed, major, file_bytes = words
             key = name, part

@@ -28,7 +28,7 @@ from nearfar.paging_findings import PARTS
 NAME = "page-gain"
 SUMMARY = "gains of page sizes that programs have on this machine, against the prediction"
 
-#: Scale of a program's input, and exceptions: half a second of processor time or two.
+#: Scale of a program's input, and exceptions, for runs of 0.5 to 2 s of processor time.
 PART, OTHERWISE = 3.0, {"cc1": 1.5, "shell": 1.0, "node": 2.0, "graph": 6.0}
 #: Programs of a quick run, the scale of their input, and the page sizes.
 QUICK, QUICK_PART, QUICK_SIZES = ("sort",), 0.1, (64 << 10,)

@@ -13,7 +13,7 @@ SUMMARY = "the default study of the capture against libCacheSim's Clock and agai
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Time the study on one core against libCacheSim, on all cores against decoding on one."""
+    """Time the study on one core, against libCacheSim; then on all, against a decoding thread."""
     trace = inputs.captured
     sizes = [512, 65536] if quick else [512, 4096, 65536, 2**21]
     done = compare(inputs, trace, sizes, [0.2, 0.8], rounds)

@@ -38,7 +38,7 @@ QUICK_PARTS, QUICK_POLICIES, QUICK_TIERS = (0.25,), ("ssp",), ("zstd",)
 QUICK = ("numpy", "sqlite")
 #: Time limit of a cell, seconds.
 TIMEOUT = 60
-#: New servers that load the same dump, and processes that meanwhile keep the processors busy.
+#: Number of servers that load the same dump, and of processes that keep the processors busy.
 LOADS, BUSY = 200, 6
 SOURCES = HERE / "live"
 #: By name: description, commands that build it, and its command. `{here}` is the folder of
@@ -147,10 +147,11 @@ def _prepared(inputs: Inputs, name: str, step: Sequence[str], made: Path) -> boo
 def alone(command: Sequence[str], made: Path) -> tuple[str, int, float]:
     """Run a command without nearfar: digest of its output, peak private memory of its largest
     process, seconds."""
-    with tempfile.TemporaryDirectory() as text, tempfile.TemporaryFile() as output:
-        Path(text).chmod(0o755)
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as output:
+        folder = Path(scratch)
+        folder.chmod(0o755)
         began = time.monotonic()
-        child = subprocess.Popen(_filled(command, made, Path(text)), stdout=output, cwd=text)
+        child = subprocess.Popen(_filled(command, made, folder), stdout=output, cwd=folder)
         most = 0
         while child.poll() is None:
             most = max([most, *map(_private, live_descendants(child.pid))])
@@ -198,8 +199,8 @@ def managed(
 ) -> dict[str, Any]:
     """One run under nearfar: its outcome (same or different output, ended: failed, late), seconds
     and counters."""
-    with tempfile.TemporaryDirectory() as text:
-        folder, run_folder = Path(text), Path(text) / "told.run"
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, run_folder = Path(scratch), Path(scratch) / "told.run"
         folder.chmod(0o777)
         far = f"file:{folder}/far" if tier == "file" else tier
         words = [sys.executable, "-m", "nearfar", "run", "--fast", str(fast), "--far", far]
@@ -247,9 +248,8 @@ def many_loads(inputs: Inputs) -> list[dict[str, Any]]:
     expected = alone([*command, str(LOADS)], inputs.scratch)[0]
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
     try:
-        made = managed(
-            [*command, str(LOADS)], inputs.scratch, needs // 4, "ssp", "zstd", expected, LOADS * 3
-        )
+        words, fast = [*command, str(LOADS)], needs // 4
+        made = managed(words, inputs.scratch, fast, "ssp", "zstd", expected, timeout=3 * LOADS)
     finally:
         for child in busy:
             child.kill()

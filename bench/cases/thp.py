@@ -34,7 +34,7 @@ SUMMARY = "memory, merges and gains under settings of huge pages, against the pr
 PART = 1.0
 #: Policies of `nearfar thp`.
 POLICIES = ("never", "always", "defer", "madvise", "64K=always")
-#: khugepaged's sleep between scans and pages of each: so frequent that it affects short programs.
+#: khugepaged's sleep between scans, and pages of a scan: so frequent that short runs see merges.
 SLEEP_MS, PAGES = 20, 4096
 #: Repetitions of each `--rounds`, and the number of points at which memory is compared.
 TURNS, TENTHS = 2, 10
@@ -252,12 +252,12 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
     others = [cell for cell in cells if cell["policy"] != "never"]
     signs, near = [], []
     for cell in others:
-        found, wanted = gains(cell), predicted_gain(cell, bases[cell["program"]])
+        found, predicted = gains(cell), predicted_gain(cell, bases[cell["program"]])
         low, high = interval(found)
         middle = statistics.median(found)
         if low > 0 or high < 0:
-            signs.append(wanted * middle > 0)
-        near.append(abs(wanted - middle) <= gain_error(middle))
+            signs.append(predicted * middle > 0)
+        near.append(abs(predicted - middle) <= gain_error(middle))
     made = [
         *memory_rows(NAME, cells),
         row(NAME, "cells with the gain near enough", [_share(near)], "", goal=">= 0.8"),

@@ -1,8 +1,8 @@
 """Transparent huge pages in a guest with another kernel, compared with ``nearfar thp``.
 
 The guest runs Debian's Linux 6.12 on two processors, so that khugepaged does not delay the program.
-QEMU emulates them, so a run takes longer than predicted. The prediction therefore shortens
-khugepaged's scan interval by the ratio of both run times without huge pages.
+The processors are emulated, so a run takes longer than predicted. The prediction therefore scales
+khugepaged's scan interval by predicted / measured run time without huge pages.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     }
     for policy in POLICIES:
         seconds = found["policies"][policy]["cpu_seconds"]
-        engine = [all_of - part for all_of, part in zip(seconds, generate, strict=True)]
+        engine = [whole - part for whole, part in zip(seconds, generate, strict=True)]
         rows += [
             row(NAME, f"{policy}, engine without generating",
                 [accesses / s / 1e6 for s in engine], "M accesses/s", cores=1),
@@ -55,9 +55,9 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             row(NAME, f"{policy}, simulated time / run time",
                 [simulated[policy] / s for s in seconds], "x", goal=">= 1", cores=1),
         ]  # fmt: skip
-    moved = sum(r["promotions"] for r in found["rows"] if r["policy"] == "nomad")
-    still, busy = (found["policies"][p]["cpu_seconds"] for p in ("none", "nomad"))
-    extra = [(b - s) / max(1, moved) * 1e9 for b, s in zip(busy, still, strict=True)]
+    promotions = sum(r["promotions"] for r in found["rows"] if r["policy"] == "nomad")
+    none, nomad = (found["policies"][p]["cpu_seconds"] for p in ("none", "nomad"))
+    extra = [(b - a) / max(1, promotions) * 1e9 for a, b in zip(none, nomad, strict=True)]
     rows.append(
         row(NAME, "nomad, a promotion with all that follows", extra, "ns", cores=1,
             note="hint fault, copy, lists, demotion, shadow; run time beyond that of none; "

@@ -216,9 +216,9 @@ def predict(cell: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
 
 
 def equal(migration_ns: float) -> dict[str, str]:
-    """Settings for a machine with equal, very fast nodes, so that an operation takes its `work`.
+    """Settings for a machine with equal, very fast nodes, so that an operation takes only its work.
 
-    Migrations take twice as long: kswapd runs on the same processor, so promotions wait for it.
+    Migrations take twice the measured time, because promotions wait for kswapd on one processor.
     """
     instant = {"read_latency": "1ns"} | {
         f"{who}{way}_bandwidth": "1000GB/s" for who in ("", "thread_") for way in ("read", "write")

@@ -1,4 +1,4 @@
-"""Cost of `--view machine`, and its error against a slower simulation with coupled caches."""
+"""Cost of `--view machine`, and its error against a simulation with page tables in the caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captures of whole virtual machines: time, size, and references against a capture outside."""
+"""Captures of virtual machines: time, size, and references beside a capture without the machine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         files = dict(libraries(words[0])) | {
             f"/work/{file.name}": file for file in (numbers, numbers.with_suffix(".gz"))
         }
-        alone, boot, took, records, user = [], [], [], [], []
+        alone, boot, captured, record_bytes, user_references = [], [], [], [], []
         for _ in range(rounds):
             print(f"bench: {NAME}: {name}", file=sys.stderr)
             # The full path, because the guest's busybox has commands of the same names.
@@ -66,20 +66,21 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             info = json.loads((trace / "trace.json").read_text())
             boot.append((guest[0], plain[0]))
             alone.append(plain[1] - plain[0])
-            took.append(guest[1] - guest[0])
+            captured.append(guest[1] - guest[0])
             kinds = info["records_by_kind"]
-            user.append(kinds["load"] + kinds["store"])
-            records.append(sum(part["bytes"] for part in info["parts"]) / info["records"])
+            user_references.append(kinds["load"] + kinds["store"])
+            record_bytes.append(sum(part["bytes"] for part in info["parts"]) / info["records"])
             kernel = sum(count for kind, count in kinds.items() if kind.startswith("kernel"))
         boots += boot
         outside = references(inputs, numbers.parent, words)
         share = f"{kernel / info['records']:.0%} of {info['records']:,} references are the kernel's"
         rows += [
-            row(NAME, f"{name}: recorded / QEMU alone", ratios(took, alone), "x", goal="<= 12",
+            row(NAME, f"{name}: recorded / QEMU alone", ratios(captured, alone), "x", goal="<= 12",
                 note=share),
-            row(NAME, f"{name}: bytes of a reference", records, "B", goal="<= 1"),
+            row(NAME, f"{name}: bytes of a reference", record_bytes, "B", goal="<= 1"),
             row(NAME, f"{name}: loads and stores / those captured outside the guest",
-                [one / outside for one in user], "", note=f"{outside:,} outside the guest"),
+                [count / outside for count in user_references], "",
+                note=f"{outside:,} outside the guest"),
         ]  # fmt: skip
     ours, theirs = zip(*boots, strict=True)
     rows.append(

@@ -232,13 +232,13 @@ def printed(text: str, code: int, errors: str) -> list[dict[str, Any]]:
 
 def cells(lines: Iterable[dict[str, Any]], where: str) -> list[dict[str, Any]]:
     """A cell for each program, method and memory limit."""
-    seen = [line for line in lines if "method" in line]
-    found = []
-    for line in lines:
-        for watched in seen if "part" in line else ():
-            if watched["program"] == line["program"]:
-                found.append({"where": where, **_cell(watched, line)})
-    return found
+    watches, limits = ([line for line in lines if key in line] for key in ("method", "part"))
+    return [
+        {"where": where, **_cell(watched, limit)}
+        for limit in limits
+        for watched in watches
+        if watched["program"] == limit["program"]
+    ]
 
 
 def curve(watched: dict[str, Any]) -> list[Point]:
@@ -342,15 +342,15 @@ def _checks(found: Sequence[dict[str, Any]]) -> Iterator[Row]:
 
 
 def stated(method: str) -> tuple[float, float]:
-    """Shares by which the memory needed is less and more than a method says, in :data:`WITHIN` of
-    the cells."""
+    """The range, as shares below and above a method's answer, that holds the memory needed in
+    :data:`WITHIN` of the cells."""
     errors = sorted(
         1 / (1 + cell["memory_error"]) - 1
         for cell in recorded(NAME)["cells"]
         if cell.get("method") == method and cell.get("memory_error") is not None
     )
-    outside = int(len(errors) * (1 - WITHIN) / 2)
-    return max(-errors[outside], 0.0), max(errors[-1 - outside], 0.0)
+    cut = int(len(errors) * (1 - WITHIN) / 2)
+    return max(-errors[cut], 0.0), max(errors[-1 - cut], 0.0)
 
 
 def every_cell() -> str:

@@ -1,6 +1,6 @@
 """Overhead of ``nearfar watch`` on a server under full load, in short pairs with and without it.
 
-Server and client keep two processors busy, so that the watcher takes time from them; or they share
+Server and client keep two processors busy, so that the watcher competes with them; or they share
 one processor, and the watcher has the other.
 """
 
@@ -29,7 +29,7 @@ SUMMARY = "Redis under load, with and without nearfar watch"
 VALUE = 1000
 SIZES = {"100 MiB": (84_000, 60), "4 GiB": (3_450_000, 120)}
 QUICK_SIZES = {"1 MiB": (1000, 60)}
-#: Pairs, and seconds of each period, short so that other work on the machine disturbs both alike.
+#: Pairs, and seconds of each half: short, so that other work on the machine disturbs both alike.
 PAIRS, QUICK_PAIRS = 150, 2
 SECONDS, QUICK_SECONDS = 2.0, 0.5
 

@@ -12,7 +12,7 @@ from nearfar import numa
 #: Largest difference that counts as agreement, a share of the allocation. The model allocates every
 #: page; the kernel keeps watermarks in each zone, and free pages on per-CPU lists.
 TOLERANCE = 0.01
-#: Modes of placement of the kernel's policies, if their names differ.
+#: The model's mode for each kernel policy, if their names differ.
 _MODES = {"default": "kmem-dax", "bind": "kmem-dax"}
 _PAGE = 4096
 
@@ -68,7 +68,7 @@ def described(record: dict[str, Any], free: list[int], *, device: bool = False) 
 
     Nodes without cores that are present at boot are ordinary memory to the kernel: kind ``dram``.
     The model subtracts 64 bytes of ``struct page`` for each page from its node, or for added memory
-    from the nearest DRAM; they are added here. A ``device`` is no memory and has none of them.
+    from the nearest DRAM; they are added here. With ``device``, added nodes have none of them.
     """
     nodes = numa.topology(record["machine"])["nodes"]
     later = [node["node"] for node in nodes if record["added"] and not node["cpus"]]
@@ -140,12 +140,12 @@ def case_agreements(machine: str, case: dict[str, Any], mode: str | None = None)
     found = [Agreement(f"{case['name']}: pages", *sides, share)]
     # The kernel interleaves by address: the node of the first page depends on its number.
     most = len(case["first"])
-    turns = sum(case["weights"]) or len(case["nodes"]) or 1
-    cumulative = landed(list(range(1, turns + 1)))
+    period = sum(case["weights"]) or len(case["nodes"]) or 1
+    cumulative = landed(list(range(1, period + 1)))
     before = [[0] * count, *cumulative]
     steps_of = zip(before, cumulative, strict=False)
     pattern = [next(n for n in range(count) if now[n] > was[n]) for was, now in steps_of]
-    ours = [pattern[(case["start"] + page) % turns] for page in range(most)]
+    ours = [pattern[(case["start"] + page) % period] for page in range(most)]
     sides = (" ".join(map(str, row[:16])) for row in (case["first"], ours))
     wrong = sum(a != b for a, b in zip(ours, case["first"], strict=True))
     return [*found, Agreement(f"{case['name']}: first pages", *sides, wrong / most)]

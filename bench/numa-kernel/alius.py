@@ -1,7 +1,7 @@
 """aliusM (paper 004) in the kernel: builds Debian's source with our patch, and boots it in a guest.
 
-The patch (`bench/alius-kernel`) makes the kernel use persistent memory of the firmware's map as
-ordinary memory if it has the parameter `alius` (variant "alius"). Without the parameter the kernel
+With the patch (`bench/alius-kernel`) and the parameter `alius`, the kernel uses persistent memory
+of the firmware's map as ordinary memory (variant "alius"). Without the parameter the patched kernel
 behaves as the unpatched one (variant "stock").
 """
 

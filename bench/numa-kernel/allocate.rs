@@ -79,7 +79,7 @@ fn main() {
             }
             child => {
                 let mut status = 0;
-                // SAFETY: `status` is there to be written.
+                // SAFETY: `status` outlives the call.
                 unsafe { waitpid(child, &mut status, 0) };
                 println!("@@done {status}");
             }
@@ -111,7 +111,7 @@ fn case(line: &str) {
         if start as isize == -1 {
             return println!("@@refused {line}");
         }
-        // Allocate page tables first: under an interleaving policy they would take turns, too.
+        // Allocate page tables first: an interleaving policy would interleave them, too.
         for page in (0..pages).step_by(TABLE) {
             start.add(page * PAGE).write_volatile(1);
         }

@@ -40,7 +40,7 @@ CHECKED = (
     *("--config", "profile.release.debug-assertions=true"),
     *("--config", "profile.release.overflow-checks=true"),
 )
-#: Maximum free frames that the runtime keeps: spare ones, and those of its yard.
+#: Maximum free frames that the runtime holds: spare ones, and those of its discard area.
 UNUSED = 8 + 64
 #: Time limit of the guest, seconds.
 TIMEOUT = 3600

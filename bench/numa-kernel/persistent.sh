@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 # In a guest with persistent memory (NFIT): makes a device of each region, and runs /work/online, which
-# makes the devices system memory. For each line of /work/sizes, pages and a command prefix, the kernel
-# allocates that many pages for itself, under the prefix. Then runs /work/allocate.
+# makes the devices system memory. For each line of /work/sizes (a number of pages, a command prefix),
+# makes the kernel allocate pages for itself, under the prefix. Then runs /work/allocate.
 #
 # The kernel's allocation is the table of a zram device, which has a fixed number of bytes for each page
 # of the device (vzalloc). /proc/vmallocinfo shows the nodes of its pages.
@@ -17,8 +17,8 @@ for setting in min_free_kbytes=512 watermark_scale_factor=1 watermark_boost_fact
   percpu_pagelist_high_fraction=100000 "lowmem_reserve_ratio=2000 2000 2000 2000 2000"; do
   echo "${setting#*=}" >"/proc/sys/vm/${setting%%=*}"
 done
-# The OOM killer is to kill the process that allocates too much. Until that has ended, the kernel kills
-# spare processes; without any it would panic.
+# The OOM killer is to kill the process that allocates too much. Until this process has ended, the kernel
+# kills spare processes; without any it would panic.
 echo -1000 >/proc/self/oom_score_adj
 for spare in $(seq 50); do
   sh -c "echo 900 >/proc/self/oom_score_adj; exec sleep 600" &

@@ -33,8 +33,7 @@ def compared(
 ) -> Iterator[tuple[str, dict[str, Any], list[agree.Agreement]]]:
     """The name of each chosen record, the record, and its comparisons with the model."""
     chosen = [(machine, options.added) for machine in options.machine or ()]
-    one = options.persistent or options.alius or options.live
-    everything = not (chosen or one)
+    everything = not (chosen or options.persistent or options.alius or options.live)
     for machine, added in chosen or (MACHINES if everything else ()):
         record = placement.record(machine, options.kernel, added=added)
         yield f"kernel-{machine}{'-added' if added else ''}", record, agree.agreements(record)

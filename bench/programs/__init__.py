@@ -46,7 +46,7 @@ def _library(name: str) -> str | None:
 
 
 def _lines(folder: Path, count: float, most: int = 180) -> str:
-    """Write lines of 60 to ``most`` random hexadecimal digits, the same in every run; the path."""
+    """Write lines of 60 to ``most`` hexadecimal digits, the same in every run; returns the path."""
     draw = random.Random(1)
     digits = (draw.randint(60, most) for _ in range(int(count)))
     path = folder / f"lines-{int(count)}.txt"
@@ -55,7 +55,7 @@ def _lines(folder: Path, count: float, most: int = 180) -> str:
 
 
 def _source(folder: Path, functions: float) -> str:
-    """Write a C file of functions that call each other; the path."""
+    """Write a C file of functions that call each other; returns the path."""
     draw = random.Random(1)
     made = ["int table[4096];\n"]
     for number in range(int(functions)):

@@ -1,8 +1,8 @@
 /* first read FILE | mapped FILE | memory r|w: programs that differ in their first access to memory.
  *
  * read, mapped: reads a file in pieces of 64 KiB, by read(2) or through a mapping, and after each
- * piece increments random bytes of 64 MiB of anonymous memory. memory: first reads (r) or writes (w) a
- * byte of each page of 64 MiB; with r writes it then, too. Then reads random bytes. */
+ * piece increments random bytes of 64 MiB of anonymous memory. memory: touches 64 MiB, each page first
+ * by a read and then by a write (r), or by a write alone (w). Then reads random bytes. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -172,7 +172,7 @@ int main(int argc, char **argv)
 	/* Buffers all output until the end: waiting for the console would take virtual time. */
 	static char printed[1 << 16];
 	setvbuf(stdout, printed, _IOFBF, sizeof printed);
-	/* At an address that Linux 6.12 scans last but for the stack, away from other mappings. */
+	/* Away from other mappings, and in the order of Linux 6.12's scan the last but the stack. */
 	memory = mapped(0x300000000000, (cold + hot) * PAGE);
 	is_fast = memset(mapped(0x200000000000, cold + hot), 1, cold + hot);
 	protected = memset(mapped(0x100000000000, MANY * PAGE), 1, MANY * PAGE);

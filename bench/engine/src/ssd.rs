@@ -24,11 +24,12 @@ pub const FLASH_OPTIONS: &[&str] = &["--rounds", "--writes"];
 const USED: Precondition =
     Precondition { sequential: 0.6, random: 0.5, overwrite: Overwrite::Drawn, seed: 1 };
 
+/// The machine of UMD, the DRAM-interface SSD of paper 002.
 fn umd() -> Result<Machine> {
     Machine::load("umd", Path::new("machines"))
 }
 
-/// Run the study for each policy of `--epf`; the device's DRAM is a `--share` of the trace's footprint.
+/// Run the study for each `--epf` (embedded page fault) policy; device DRAM: `--share` of the footprint.
 pub fn run(arguments: &Arguments) -> Result<Value> {
     let reader = arguments.open()?;
     let pages: u64 = reader.info().pages_by_kinds.values().sum();

@@ -256,7 +256,7 @@ def main() -> None:
             program.ask(batch)
             asked += len(batch)
             os.pwrite(file.fileno(), struct.pack("q", asked), 0)
-            # Requests that are late are not made up for.
+            # A delay shifts the schedule: requests do not catch up.
             late = time.monotonic() - began - asked / float(rate)
             began += max(late, 0.0)
             time.sleep(max(-late, 0.0))
