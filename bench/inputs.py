@@ -96,7 +96,7 @@ class Inputs:
         """The capture of gzip; without QEMU a generated trace, and a remark."""
         to = self.scratch / "gzip.trace"
         if not self.can_capture:
-            self.remarks.append(f"{QEMU} is not there: a generated mix stands in for the capture")
+            self.remarks.append(f"{QEMU} is not installed: a generated trace replaces the capture")
             parts = "zipf:0.6,sequential:0.4"
             return self.generate("mix", to, self.refs, 2000, "--mix", parts)
         self.capture(self.text_bytes, to)

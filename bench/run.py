@@ -171,7 +171,7 @@ def bench(options: argparse.Namespace, chosen: list[Any], scratch: Path) -> dict
         rows += found
         own = [remark for remark in inputs.remarks if remark.startswith(case.NAME)]
         if not found and own and all(remark.startswith(f"{case.NAME}: ") for remark in own):
-            inputs.remarks.append(f"{case.NAME} skipped: none of its programs is here")
+            inputs.remarks.append(f"{case.NAME} skipped: none of its programs is installed")
     if options.huge:
         print("bench: huge", file=sys.stderr)
         rows += huge.run_case(inputs, options.huge)

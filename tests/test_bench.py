@@ -136,7 +136,7 @@ def test_without_qemu_a_generated_trace_stands_in(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert {row["case"] for row in result["rows"]} == {"decode"}
-    assert "stands in for the capture" in result["remarks"][0]
+    assert "replaces the capture" in result["remarks"][0]
 
 
 def test_bad_options_get_one_clear_line(tmp_path: Path) -> None:

@@ -73,5 +73,5 @@ def test_wrong_options_and_outputs_are_refused_before_the_work(
 
 
 def test_an_output_in_a_read_only_folder_is_refused() -> None:
-    with pytest.raises(NearfarError, match="/proc/new/app.run: /proc takes no new files"):
+    with pytest.raises(NearfarError, match="/proc/new/app.run: /proc does not accept new files"):
         check_output(Path("/proc/new/app.run"), force=False, holds="run.json")

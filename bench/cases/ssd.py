@@ -22,7 +22,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     if inputs.can_capture and shutil.which("pigz"):
         trace, name = inputs.pigz, "pigz"
     else:
-        inputs.remarks.append("pigz or QEMU is not there: the capture of gzip stands in for it")
+        inputs.remarks.append("pigz or QEMU is not installed: the capture of gzip replaces pigz's")
     more = ["--rounds", str(rounds)]
     found = inputs.measure("ssd", trace, *more, "--epf", ",".join(POLICIES), cores=1)
     rows = []

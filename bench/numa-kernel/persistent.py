@@ -187,7 +187,9 @@ def own(text: str, asked: Sequence[tuple[int, tuple[int, ...]]]) -> dict[str, An
         elif word == "zone":
             zones.append([int(rest[0]), rest[1], int(rest[2])])
     if len(found) != len(asked) or any("landed" not in each for each in found):
-        raise NearfarError(f"the kernel's own pages: {len(found)} of {len(asked)} were asked for")
+        raise NearfarError(
+            f"the guest reported {len(found)} of {len(asked)} allocations by the kernel"
+        )
     return {"vmalloc": found, "zones": zones}
 
 

@@ -1,7 +1,8 @@
 """Where the real kernel places memory, beside what ``nearfar numa`` says, and what ``nearfar run``
 does with it: ``make validate``.
 
-Exit code 1 when they are further apart than stated, 3 when this machine cannot do it.
+Exit code 1 if kernel and model differ by more than the tolerance, 3 if this machine cannot
+compare them.
 """
 
 from __future__ import annotations

@@ -62,7 +62,9 @@ def check_output(path: Path, *, force: bool, holds: str | None = None) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError:
-        raise NearfarError(f"{path}: {folder} takes no new files; choose another place") from None
+        raise NearfarError(
+            f"{path}: {folder} does not accept new files; choose another place"
+        ) from None
 
 
 @contextmanager

@@ -65,7 +65,7 @@ pub fn run<I: Sync, T: Send>(
                 Err(_) if number > 0 => break,
                 Err(e) => {
                     let what = format!("no thread can be started: {e}");
-                    return Err(Error::input("--threads", what, "ask for 1, or raise `ulimit -u`"));
+                    return Err(Error::input("--threads", what, "give 1, or raise `ulimit -u`"));
                 }
                 Ok(_) => {}
             }
@@ -97,7 +97,7 @@ pub(crate) fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build()
-        .map_err(|e| Error::input("--threads", e.to_string(), "ask for fewer threads"))
+        .map_err(|e| Error::input("--threads", e.to_string(), "give fewer threads"))
 }
 
 /// Run the jobs one after the other on this thread.

@@ -81,7 +81,7 @@ pub(crate) fn remedy(error: &std::io::Error) -> &'static str {
         Some(libc::EMFILE) => return "raise the limit on open files (`ulimit -n`)",
         Some(libc::ENFILE) => return "the whole machine has too many files open; try again later",
         Some(libc::ENOMEM) => return "free some memory, or raise the limit on it (`ulimit -v`)",
-        Some(libc::EIO) => return "the disk fails: see the system log",
+        Some(libc::EIO) => return "the disk reports an error: see the system log",
         _ => {}
     }
     match error.kind() {

@@ -105,7 +105,7 @@ impl OutputRequest<'_> {
     fn busy(&self) -> Error {
         self.refused(
             "another command is writing it",
-            "wait for its end or choose another name with -o",
+            "wait until it ends, or choose another name with -o",
         )
     }
 }

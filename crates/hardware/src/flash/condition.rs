@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Ftl, Wear};
 
 nearfar_schema::choices! {
-    /// Which pages single writes at random go to.
+    /// How the page of each random write is chosen.
     pub enum Overwrite: "way to overwrite" {
         /// each page once, in random order, as fio does without `norandommap`
         Once = "once",

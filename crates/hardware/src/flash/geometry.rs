@@ -72,7 +72,9 @@ impl Geometry {
             && (stripe.is_multiple_of(channels.into())
                 || u64::from(channels).is_multiple_of(stripe));
         if !fits {
-            let what = format!("{stripe} dies do not divide {channels} channels of {dies}");
+            let what = format!(
+                "a stripe of {stripe} dies does not divide {channels} channels of {dies} dies each"
+            );
             return Err(wrong("stripe", what, "write the number of dies, or leave it out"));
         }
         let stripe = stripe as u32;
@@ -97,7 +99,7 @@ impl Geometry {
             victim: flash.gc_victim.unwrap_or_default(),
         };
         if geometry.user_pages == 0 {
-            let what = "leaves no page to the user".into();
+            let what = "leaves no user capacity".into();
             return Err(wrong("over_provisioning", what, "lower it"));
         }
         geometry.check().map_err(|(key, what)| {

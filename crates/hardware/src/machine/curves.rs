@@ -14,7 +14,7 @@ pub struct Curve {
     /// Share of reads among the memory's reads and writes, 0 to 1. A store to a cached line reads it
     /// and later writes it back: 0.5.
     pub reads: f64,
-    /// Bandwidth of reads and writes in GB/s, rising from 0, and latency in ns. The last one is the peak.
+    /// Bandwidth of reads and writes in GB/s, rising from 0, and latency in ns. The last point is the peak.
     #[serde(deserialize_with = "pairs")]
     pub points: Vec<[f64; 2]>,
 }

@@ -56,7 +56,7 @@ pub struct Machine {
     /// The flash array inside a simulated solid-state drive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flash: Option<Flash>,
-    /// What the kernel's primitives cost.
+    /// Costs of the kernel's primitives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
     /// Faults that give a program zeroed memory, by the size of the page (`4KiB`, `2MiB`).
@@ -103,7 +103,7 @@ pub struct Cache {
     pub line: Sourced<Size>,
     /// Load-to-use time of a hit.
     pub hit_time: Sourced<Time>,
-    /// Cores that share it; one when left out.
+    /// Cores that share the cache; one when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_by: Option<Sourced<Count>>,
 }
@@ -146,7 +146,7 @@ pub struct Walk {
     pub directories: Sourced<Count>,
     /// Entries of the upper-directory (PDPTE) cache, 1 GiB each: a hit leaves the last two levels to walk.
     pub upper_directories: Sourced<Count>,
-    /// The page size with which a host backs this machine's memory, where it is a virtual one.
+    /// Page size with which the host backs this machine's memory, if the machine is virtual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_page: Option<Sourced<Size>>,
 }
@@ -191,11 +191,11 @@ impl nearfar_schema::column::Cell for NodeKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
-    /// What it is made of.
+    /// Its medium.
     pub kind: NodeKind,
     /// Capacity.
     pub size: Sourced<Size>,
-    /// What the kernel and the firmware keep of it; nothing when left out.
+    /// Capacity that kernel and firmware reserve; 0 when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<Sourced<Size>>,
     /// Bytes of one access to the medium; 64 B when left out.
@@ -250,7 +250,7 @@ pub struct Timing {
     pub loaded: Option<Sourced<Curves>>,
 }
 
-/// The kernel's memory nodes and what joins them. All lists are in the order of the kernel's node
+/// The kernel's memory nodes and the links between them. All lists are in the order of the kernel's node
 /// numbers, one item a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -276,12 +276,12 @@ pub enum StorageDevice {
     Hdd(Disk),
     /// A solid-state drive, flash or Optane.
     Nvme(Linear),
-    /// An access is k times a DRAM access, as in page-size advice (000) and TLB and fault models
+    /// An access takes as long as k DRAM accesses, as in page-size advice (000) and TLB and fault models
     /// (001).
     Nvm(Multiple),
-    /// Persistent memory used to page to.
+    /// Persistent memory as a paging device.
     Pmem(Linear),
-    /// CXL memory used to page to.
+    /// CXL memory as a paging device.
     Cxl(Linear),
     /// Compressed memory.
     Zram(Compressed),
@@ -405,7 +405,7 @@ pub struct Flash {
     /// Collection stops when this share of blocks is free; after one block when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gc_stop_free: Option<Sourced<Ratio>>,
-    /// Which block is collected; `greedy` when left out.
+    /// Victim policy of collection; `greedy` when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gc_victim: Option<VictimPolicy>,
 }
@@ -457,10 +457,10 @@ pub struct Cost {
     /// Processing one sample of the processor's event sampling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<Sourced<Time>>,
-    /// How late a sleeping thread may be woken.
+    /// Maximum delay of a sleeping thread's wake-up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer_slack: Option<Sourced<Time>>,
-    /// A thread that wakes up takes the core from one that has run longer by more than this; it
+    /// A waking thread preempts a running thread that has run longer by more than this; it
     /// waits its turn when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wakeup_granularity: Option<Sourced<Time>>,

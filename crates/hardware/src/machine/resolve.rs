@@ -267,7 +267,10 @@ impl Machine {
             StorageDevice::Zram(memory) => {
                 let files = format!("{path}.zram.files");
                 if matches!(*memory.files, StorageDevice::Zram(_)) {
-                    return Err((files, "is the disk with files; give another kind".into()));
+                    return Err((
+                        files,
+                        "must be the device that holds files; give a kind other than zram".into(),
+                    ));
                 }
                 check_linear(&format!("{path}.zram.pages"), &memory.pages)?;
                 self.check_storage(&files, &memory.files)
@@ -329,7 +332,7 @@ fn check_tlb(path: &str, level: &TlbLevel) -> std::result::Result<(), Contradict
     match &level.large_entries {
         Some(entries) => divide(entries.value.0, &level.large_ways, "large_ways"),
         None if level.large_ways.is_some() => {
-            let what = "requires `large_entries`; add that, or omit it";
+            let what = "requires `large_entries`; add `large_entries`, or leave `large_ways` out";
             Err((format!("{path}.large_ways"), what.into()))
         }
         None => Ok(()),

@@ -171,7 +171,7 @@ pub fn fill(
 
 fn changed(reader: &Reader) -> Error {
     let place = reader.path().display().to_string();
-    Error::input(place, "changed while it was read", "run again when it is finished")
+    Error::input(place, "changed while it was read", "run again when the capture is finished")
 }
 
 /// Count the records of `batch`; the first is number `from`. Returns `None` for a page or time

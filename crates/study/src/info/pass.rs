@@ -101,7 +101,7 @@ impl Pass {
             return Err(Error::input(
                 "trace",
                 format!("touches over {} pages of 4 KiB", pages::MAX_PAGES),
-                "look at a part of it",
+                "use a shorter trace",
             ));
         }
         Ok(())

@@ -79,7 +79,7 @@ nearfar_schema::columns! {
         remote_dram_bytes: u64 ["bytes"] as "DRAM far",
         /// On persistent or CXL memory of the own socket.
         local_far_bytes: u64 ["bytes"] as "other near",
-        /// On persistent or CXL memory of others.
+        /// On persistent or CXL memory of other sockets.
         remote_far_bytes: u64 ["bytes"] as "other far",
         /// Extents: runs of pages that repeat one pattern of nodes.
         extents: u64,

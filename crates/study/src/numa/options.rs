@@ -107,7 +107,7 @@ nearfar_schema::options! {
     pub struct PlanRequest {
         /// Bytes that must fit, such as 500G.
         capacity: Bytes = required(),
-        /// Bytes in use at a time, touched first.
+        /// Bytes in use at a time; the program touches these first.
         working_set: Option<Bytes> = none("all"),
         /// Bandwidth that all threads need together, GB/s.
         bandwidth: f64 = 0.0,

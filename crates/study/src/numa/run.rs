@@ -41,7 +41,7 @@ pub enum Load<'a> {
 nearfar_schema::columns! {
     /// A node in use.
     pub struct NodeUse {
-        /// The topology's number.
+        /// Topology index of the node.
         node: usize,
         /// Kind and number, such as `pmem4`.
         label: String,
@@ -73,11 +73,11 @@ nearfar_schema::columns! {
         store_share: f64,
         /// Share of accesses on DRAM of the own socket.
         local_dram_share: f64 as "DRAM near",
-        /// Share on DRAM of others.
+        /// Share on DRAM of other sockets.
         remote_dram_share: f64 as "DRAM far",
         /// Share on persistent or CXL memory of the own socket.
         local_far_share: f64 as "other near",
-        /// Share on persistent or CXL memory of others.
+        /// Share on persistent or CXL memory of other sockets.
         remote_far_share: f64 as "other far",
         /// Share of accesses that memory mode's cache answers, or null.
         cache_hit_rate: Option<f64> as "cache hits",

@@ -99,7 +99,7 @@ nearfar_schema::options! {
         /// Slowdown to accept in the recommended memory size, compared with enough memory.
         slowdown: Share = crate::SLOWDOWN,
         /// Choose the page size by the whole run, including the time to fill memory; otherwise by the time
-        /// after that. For `--view machine`.
+        /// without filling memory. For `--view machine`.
         whole: bool = false,
         /// Threads; 0 = one per core.
         threads: Runtime<Count<0, 1024>> = 0,
@@ -177,18 +177,18 @@ impl TryFrom<&Request> for Options {
             }
             machine::check(&page_sizes)?;
             if request.tlb.to_string() != TLB {
-                let what = "means nothing to --view machine, which has the machine's TLBs";
+                let what = "does not apply to --view machine, which has the machine's TLBs";
                 return refuse("--tlb", what, "change the machine: --set tlb.first.entries=128");
             }
             if request.filter != Filter::None {
-                let what = "means nothing to --view machine, which has caches of its own";
+                let what = "does not apply to --view machine, which simulates the machine's caches";
                 return refuse("--filter", what, "leave it out, or use --view paper");
             }
         } else if request.nested.is_some() {
-            let what = "means nothing to --view paper";
+            let what = "does not apply to --view paper";
             return refuse("--nested", what, "use it with --view machine");
         } else if request.whole {
-            let what = "means nothing to --view paper, which always takes the whole run";
+            let what = "does not apply to --view paper, which always uses the whole run";
             return refuse("--whole", what, "leave it out, or use --view machine");
         }
         let options = Self::new(
@@ -316,7 +316,7 @@ impl Options {
         let names: Vec<&str> = policies.map(|policy| policy.name).collect();
         Err(Error::input(
             option,
-            format!("means nothing to {:?}", self.replacement.name),
+            format!("does not apply to {:?}", self.replacement.name),
             format!("use it with --replacement {}", names.join(" or ")),
         ))
     }

@@ -169,7 +169,8 @@ fn storages(machine: &Machine, request: &Request, single: bool) -> Result<Vec<St
     };
     if let (true, Some(names)) = (storages.is_empty(), &request.storage) {
         let what = format!("machine {} has no {}", machine.name, names.0.join(" or "));
-        let fix = "of several machines each has its own; leave it out, or give one --machine";
+        let fix =
+            "each of several machines has its own storages; leave it out, or give one --machine";
         return Err(Error::input("--storage", what, fix));
     }
     if storages.is_empty() {

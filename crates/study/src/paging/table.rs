@@ -26,13 +26,13 @@ nearfar_schema::columns! {
         references: u64,
         /// Page walks: misses of all TLB levels.
         tlb_misses: u64 as "TLB misses",
-        /// TLB misses per reference, e.
+        /// TLB misses per reference (e in T_A).
         tlb_miss_rate: f64 ["per reference"] as "TLB miss rate",
         /// First-level misses that hit the second level; 0 with one level.
         tlb_second_hits: u64 as "second TLB hits",
         /// Page faults; an estimate in a captured sample.
         faults: u64,
-        /// Page faults per reference, d.
+        /// Page faults per reference (d in T_D).
         fault_rate: f64 ["per reference"],
         /// Standard error of the fault rate in a captured sample, else null.
         fault_rate_error: Option<f64> ["per reference"],
@@ -176,7 +176,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
     let Prices { name, times, faults, storages, write_back, warm, machine } = prices;
     let kernel = match (simulated.lifetimes, faults) {
         (true, None) => {
-            return Err(Error::input("paging", "has no prices for kinds of faults", ""));
+            return Err(Error::input("paging", "has no costs for kinds of faults", ""));
         }
         (true, faults) => faults,
         (false, _) => None,

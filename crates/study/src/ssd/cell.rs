@@ -29,7 +29,7 @@ nearfar_schema::columns! {
         embedded_faults: u64 as "embedded faults",
         /// Embedded page faults per access.
         embedded_fault_rate: f64 ["per access"] as "faults",
-        /// Embedded page faults on a page that was on its way for another thread.
+        /// Embedded page faults on a page that was arriving for another thread.
         joined_faults: u64,
         /// Embedded page faults that went to the kernel; those raised again are in `overruns`.
         passed_to_kernel: u64,
@@ -51,7 +51,7 @@ nearfar_schema::columns! {
         cpu_switch: f64 ["s"] as "switch",
         /// Time of cores without a thread to run.
         cpu_idle: f64 ["s"] as "idle",
-        /// Services of the device: pages moved in or out, and waited for.
+        /// Services of the device: loads of a page that take time, for an eviction, a flash read or both.
         services: u64,
         /// Mean of the predicted service times.
         predicted_us_mean: f64 ["us"] as "predicted",

@@ -58,7 +58,7 @@ nearfar_schema::options! {
         #[metavar = "VERSION"]
         linux: Linux = "6.13",
         /// Free memory in blocks of 2 MiB when the program begins. A fault that finds none takes small
-        /// pages, or makes room if the program asked for huge pages there.
+        /// pages, or compacts memory if the program advised huge pages there.
         free_huge: Option<Bytes> = none("as much as is needed"),
         /// Private memory, as a share of the peak resident set (50%) or bytes (512M). At this limit,
         /// huge pages are split and memory is swapped.
@@ -68,7 +68,7 @@ nearfar_schema::options! {
         storage: Option<String> = none("the machine's first"),
         /// khugepaged: time between two scans.
         scan_sleep: Nanoseconds = "10s",
-        /// khugepaged: 4 KiB pages of a scan; 0 switches it off.
+        /// khugepaged: number of 4 KiB pages per scan; 0 switches khugepaged off.
         pages_to_scan: Count<0, 1_000_000_000> = 4096,
         /// khugepaged: a range becomes a huge page if at most this many of its 512 pages are empty.
         /// When memory is short, a huge page with more empty pages is split, unless this is 511.
@@ -113,7 +113,7 @@ nearfar_schema::columns! {
         io_ns: f64 ["ns per reference"] as "I/O",
         /// Peak mapped private memory, as `RssAnon` counts it.
         peak_bytes: u64 ["bytes"] as "peak",
-        /// Mean over time.
+        /// Mean mapped private memory over time.
         mean_bytes: f64 ["bytes"] as "mean",
         /// Peak memory of pages that are at least partly mapped, as a memory limit counts them.
         held_bytes: u64 ["bytes"] as "held",
@@ -127,7 +127,7 @@ nearfar_schema::columns! {
         huge_faults: u64 as "huge faults",
         /// Faults that found no free block of 2 MiB, or no room for one.
         fallbacks: u64,
-        /// Faults that made a free block of 2 MiB; their time is not known.
+        /// Faults that compacted memory to free a block of 2 MiB; the time of compaction is not modelled.
         compactions: u64,
         /// Ranges that became a page of 2 MiB later, by khugepaged or `MADV_COLLAPSE`.
         merges: u64,
@@ -152,7 +152,7 @@ nearfar_schema::columns! {
 }
 
 nearfar_schema::columns! {
-    /// A point in time of a run under a policy; the points divide the run into equal parts.
+    /// A point in time of a run under a policy: the middle of one of equal parts of the run.
     pub struct Point {
         /// The policy.
         policy: String,
@@ -162,7 +162,7 @@ nearfar_schema::columns! {
         ns: f64 ["ns"] as "time",
         /// Private memory that is mapped.
         mapped_bytes: u64 ["bytes"] as "mapped",
-        /// The part in pages of 2 MiB.
+        /// Its part in pages of 2 MiB.
         huge_bytes: u64 ["bytes"] as "huge",
     }
     keys [policy, point]

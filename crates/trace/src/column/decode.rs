@@ -208,7 +208,7 @@ fn fast_column(
 /// Check that values fit their column: Parquet has no 16-bit type for `size`.
 fn in_range(values: &[u64], column: usize) -> ParquetResult<()> {
     match values.iter().find(|&&value| column == SIZE && value > u64::from(u16::MAX)) {
-        Some(value) => Err(ParquetError::General(format!("a size of {value} bytes"))),
+        Some(value) => Err(ParquetError::General(format!("a size of {value} bytes, above 65535"))),
         None => Ok(()),
     }
 }
@@ -276,7 +276,7 @@ impl Streamed {
                     self.values.push(kind as u64);
                 }
             }
-            _ => return Err(ParquetError::General("a column of another type".to_owned())),
+            _ => return Err(ParquetError::General("a column of an unexpected type".to_owned())),
         }
         match self.values.len() {
             read if read < count => {

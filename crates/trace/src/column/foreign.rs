@@ -128,7 +128,7 @@ impl ChunkReader for Pages {
                 let max = MAX_PAGE >> 20;
                 Err(ParquetError::General(format!("a page of {bytes} bytes, over {max} MiB")))
             }
-            None => Err(ParquetError::General("no page header where one should be".to_owned())),
+            None => Err(ParquetError::General("no page header at the expected offset".to_owned())),
         }
     }
 

@@ -15,7 +15,7 @@ impl Exporter for Csv {
         "CSV with columns addr, kind, size, thread, instr"
     }
     fn loses(&self) -> &'static str {
-        "only the mappings"
+        "only the events of address spaces, such as mappings"
     }
     fn encoder(&self, target: Target, _: &Options) -> io::Result<Box<dyn Encoder>> {
         let mut out = target.into_stream();

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 nearfar_schema::options! {
     /// The generator's own options.
     struct MixOptions {
-        /// Generators and weights, such as zipf:0.7,sequential:0.3; their options apply.
+        /// Generators and weights, such as zipf:0.7,sequential:0.3; the options of these generators apply.
         mix: String = required(),
         /// References per cycle in which the generators take turns.
         phase: Option<Count<1>> = none("each reference is drawn by weight"),
@@ -61,7 +61,7 @@ impl Generator for Mix {
                 if starts.zip(&ends).any(|(start, &end)| end <= start) {
                     return Err(Error::input(
                         "--phase",
-                        format!("{phase} references are too few to give every part one"),
+                        format!("{phase} references are too few to give every generator one"),
                         "give more",
                     ));
                 }

@@ -83,7 +83,7 @@ fn flags(record: &[u8]) -> Result<(), Bad> {
     match record.get(8..10) {
         Some([0, 0] | [1, 0 | 1]) => Ok(()),
         Some([branch, taken]) => Err(format!(
-            "is_branch {branch} and branch_taken {taken} cannot be (another format, or out of step?)"
+            "is_branch {branch} and branch_taken {taken} is impossible (another format, or misaligned records?)"
         )
         .into()),
         _ => Err("not a whole instruction".into()),

@@ -23,7 +23,7 @@ impl Importer for Csv {
         "CSV with named columns: addr and any of kind, size, thread or tid, instr"
     }
     fn holds(&self) -> &'static str {
-        "every kind of reference, and what else it has columns for"
+        "every kind of reference; sizes, threads and instructions if it has these columns"
     }
     fn framing(&self) -> Framing {
         Framing::Lines { final_newline: false }

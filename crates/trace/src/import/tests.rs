@@ -304,7 +304,7 @@ fn only_the_right_importer_recognises_a_format() {
         assert_eq!(detected(bytes).as_deref(), Ok(*name));
     }
     let unknown = detected(b"hello\nworld\n").unwrap_err();
-    assert!(unknown.contains("cannot be told") && unknown.contains("--format: lackey, dinero"));
+    assert!(unknown.contains("cannot be detected") && unknown.contains("--format: lackey, dinero"));
     assert!(detected(b"PK\x03\x04....").unwrap_err().contains("damaged or cut-off zip stream"));
     assert!(error("lackey", b"\x7fELF....").contains("a program, not a trace"));
 }

@@ -188,7 +188,7 @@ fn a_folder_that_takes_no_files_is_not_reported_as_busy() {
     let path = Path::new("/proc/out");
     for form in [folder(), Form::File] {
         let error = Output::claim(&request(path, &form, true, &[])).unwrap_err();
-        assert!(error.to_string().contains("takes no new files"), "{error}");
+        assert!(error.to_string().contains("does not accept new files"), "{error}");
     }
 }
 

@@ -115,7 +115,7 @@ pub fn captured<'a>(
     let Some(sample) = &reader.info().source.sample else { return Ok(None) };
     if sample.references.is_empty() {
         let place = reader.path().display().to_string();
-        let what = "was cut off before it said how many references the program made";
+        let what = "was cut off before the number of references was recorded";
         return Err(Error::input(place, what, "capture again"));
     }
     if !options.page_sizes.contains(&PAGE) {
