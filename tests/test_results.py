@@ -332,8 +332,8 @@ def test_arguments_take_a_value_a_list_or_text_with_commas() -> None:
     assert nearfar.paging(GNUGO, **{**options, "memory": ["50%", "100%"]}).rows == written
     assert nearfar.paging(GNUGO, **{**options, "storage": "nvme"}).rows == written
     one = nearfar.advise(str(GNUGO), machine="nvme", memory="50%,100%").rows
-    for traces, machine in (([str(GNUGO)], "nvme"), ((GNUGO,), ["nvme"]), (trace, "nvme")):
-        found = nearfar.advise(traces, machine=machine, memory=["50%", "100%"])
+    for traces in ([str(GNUGO)], (GNUGO,), trace, [trace]):
+        found = nearfar.advise(traces, machine=["nvme"], memory=["50%", "100%"])
         assert found.rows == one
     several = nearfar.advise([GNUGO, DATA / "captures" / "gzip.trace"], machine="nvme,cxl")
     assert len({(row["vm"], row["machine"]) for row in several.rows}) == 4
