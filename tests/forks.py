@@ -116,11 +116,18 @@ def preload() -> None:
     import pkgutil
 
     import altair  # noqa: F401
+    import pandas  # noqa: F401
+    import plotext  # noqa: F401
     import pyarrow.compute  # noqa: F401
+    import pyarrow.csv  # noqa: F401
+    import pyarrow.pandas_compat  # noqa: F401
     import pyarrow.parquet  # noqa: F401
+    import rich.cells
     import scipy.optimize  # noqa: F401
 
     import nearfar
+
+    rich.cells.cell_len("\N{EM DASH}")  # loads a table of characters
 
     for found in pkgutil.walk_packages(nearfar.__path__, "nearfar."):
         if not found.name.endswith("__main__"):

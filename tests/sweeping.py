@@ -15,7 +15,7 @@ import pytest
 
 from conftest import DATA, HANG, until
 from nearfar.declared import names
-from nearfar.sweep import SweepResult, sweep
+from nearfar.sweep import SweepResult, cell, local, sweep
 
 #: Three replacement algorithms, and their list in ``study.toml``.
 REPLACEMENTS = [name for name, _ in names.REPLACEMENT][:3]
@@ -43,9 +43,16 @@ def lay_out(folder: Path) -> Path:
     return folder
 
 
+def sweep_here(*words: Any, **options: Any) -> SweepResult:
+    """A sweep without worker processes, whose start takes longer than the cells."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "run", lambda jobs, _: (cell.run(job) for job in jobs))
+        return sweep(*words, **options)
+
+
 def swept(folder: Path) -> SweepResult:
     """Run the sweep of :func:`lay_out`."""
-    return sweep(lay_out(folder) / "study.toml", folder / "made", workers=1)
+    return sweep_here(lay_out(folder) / "study.toml", folder / "made")
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:

@@ -91,7 +91,7 @@ points = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(points, st.integers(4096, 2**33), st.sampled_from(["64", "64x4", "64+1536x12"]))
 def test_predictions_are_finite_and_exact_at_known_sizes(
     drawn: list[tuple[int, float, float, float]], memory: int, tlb: str
@@ -388,7 +388,7 @@ def test_a_bad_fleet_is_an_error_of_one_line(tmp_path: Path, text: str, message:
     assert str(path) in str(caught.value) and caught.value.exit_code == 2
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_fleet_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, data: bytes

@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
         if (strstr(line, "nearfar-capture")) sscanf(line, "%p-%p", (void **)&start, (void **)&end);
     if (!start) return 9;
     what = argv[1];
-    work(2000000);
+    work(400000);
     uint32_t *header = (uint32_t *)start;
     uint64_t *slot = (uint64_t *)(start + 4096);
     /* The last part of the memory: 2048 rings of 1 MiB. */
@@ -69,7 +69,7 @@ int main(int argc, char **argv) {
         }
         if (cut) return 8;
     }
-    if (argc == 2) work(500000);
+    if (argc == 2) work(300000);
     _exit(0);
 }
 """
@@ -130,7 +130,7 @@ def test_records_before_an_attack_are_kept(
     assert int((tmp_path / "peak").read_text()) < 1 << 20, "more than 1 GiB"
     look(trace, verify=True, reuse=False, heatmap=False)
     # The references before the attack.
-    assert found["records"] == records(trace).num_rows > 2_000_000
+    assert found["records"] == records(trace).num_rows > 400_000
     if attack in WITHIN and then == "ends":
         return
     if ATTACKS[attack]:

@@ -154,10 +154,16 @@ def program(build: Callable[..., Path]) -> Path:
     return build(PROGRAM, "-O1", "-static")
 
 
+@pytest.fixture(scope="module")
+def both(program: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A whole capture of the program, and a sample."""
+    folder, command = tmp_path_factory.mktemp("both"), [program, "1000000"]
+    whole = capture.run(command, folder / "whole.trace").path
+    return whole, capture.run(command, folder / "sample.trace", sample=0.4).path
+
+
 #: From a rate of 1/16 on, every block has a word in the ring, even without fetches.
-@pytest.mark.parametrize(
-    ("fetch", "rate"), [(True, 0.1), (False, 0.1), (True, 0.05), (False, 0.05)]
-)
+@pytest.mark.parametrize(("fetch", "rate"), [(True, 0.1), (False, 0.1), (False, 0.05)])
 def test_equals_a_filtered_capture(program: Path, tmp_path: Path, fetch: bool, rate: float) -> None:
     """Records, gaps, events and counts are equal."""
     seed, command = 7, [program, "9000" if rate == 0.1 else "40000"]
@@ -198,11 +204,10 @@ def test_equals_a_filtered_capture(program: Path, tmp_path: Path, fetch: bool, r
     assert has["records"] < had["records"] / 5
 
 
-def test_intervals_hold_the_rates_of_the_whole_capture(program: Path, tmp_path: Path) -> None:
-    whole = capture.run([program, "1500000"], tmp_path / "whole.trace").path
-    taken = capture.run([program, "1500000"], tmp_path / "sample.trace", sample=0.4).path
+def test_intervals_hold_the_rates_of_the_whole_capture(both: tuple[Path, Path]) -> None:
+    whole, taken = both
     for policy in ("clock", "linux"):
-        options: dict[str, Any] = {"replacement": policy, "memory": "20%,50%,80%"}
+        options: dict[str, Any] = {"replacement": policy, "memory": "20%,80%"}
         of = paging(whole, page_sizes="4K", view="paper", **options)
         got = paging(taken, **options)
         assert got.run["peak_resident_bytes"] == of.run["peak_resident_bytes"]
@@ -220,10 +225,9 @@ def test_intervals_hold_the_rates_of_the_whole_capture(program: Path, tmp_path: 
                 assert high - low < 0.6 * exact[rate], (rate, row, exact)  # type: ignore[literal-required]
 
 
-def test_a_sample_compares_page_sizes(program: Path, tmp_path: Path) -> None:
+def test_a_sample_compares_page_sizes(both: tuple[Path, Path]) -> None:
     """With memory for all pages, faults are exact and times have intervals."""
-    whole = capture.run([program, "1500000"], tmp_path / "whole.trace").path
-    taken = capture.run([program, "1500000"], tmp_path / "sample.trace", sample=0.4).path
+    whole, taken = both
     options: dict[str, Any] = {"page_sizes": "4K,64K,2M", "view": "paper", "memory": "50%,1G"}
     options["storage"] = ["nvme"]
     exact, got = paging(whole, **options), paging(taken, **options)
@@ -253,7 +257,7 @@ def test_a_sample_compares_page_sizes(program: Path, tmp_path: Path) -> None:
 
 def test_a_sample_gives_a_programs_memory_size(program: Path, tmp_path: Path) -> None:
     """Processor time and faults are exact, waiting times lower bounds; memory is an upper bound."""
-    command = [program, "150000"]
+    command = [program, "50000"]
     whole = capture.run(command, tmp_path / "whole.trace").path
     taken = capture.run(command, tmp_path / "sample.trace", sample=0.4).path
     settings: Any = {"page_sizes": "4K", "view": "machine", "memory": "60%", "machine": "nvme"}

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy import stats
 
 from conftest import DATA, Run
 from nearfar.diff import compare, diff
 from nearfar.errors import NearfarError
 from nearfar.paging import paging
-from nearfar.sweep import sweep
 from nearfar.tiering import tiering
+from sweeping import sweep_here
 
 TRACE = DATA / "captures" / "gzip.trace"
 
@@ -42,6 +41,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_paired_differences_have_the_interval_of_the_paired_t_test() -> None:
+    from scipy import stats  # takes seconds, which each worker would need to collect the tests
+
     draw = random.Random(3)
     a = {seed: 100 + draw.gauss(0, 10) for seed in range(6)}
     b = {seed: value * 1.02 + draw.gauss(0, 0.5) for seed, value in a.items()}
@@ -59,6 +60,8 @@ def test_paired_differences_have_the_interval_of_the_paired_t_test() -> None:
 
 
 def test_runs_without_common_seeds_are_compared_by_welchs_t_test() -> None:
+    from scipy import stats
+
     draw = random.Random(4)
     a = {seed: 100 + draw.gauss(0, 3) for seed in range(5)}
     b = {seed: 104 + draw.gauss(0, 1) for seed in range(10, 17)}
@@ -201,9 +204,9 @@ def test_two_sweeps_are_compared(tmp_path: Path) -> None:
     grid = {"trace": [str(tmp_path / "gzip.trace")], "replacement": ["clock", "lru"]}
     options = {"page_sizes": "4K,32K", "memory": "50%", "storage": ["optane-ssd"],
                "machine": "optane-ssd"}  # fmt: skip
-    sweep({"study": "paging", "grid": grid, "options": options}, tmp_path / "a", workers=1)
+    sweep_here({"study": "paging", "grid": grid, "options": options}, tmp_path / "a")
     options["tlb"] = "16"
-    sweep({"study": "paging", "grid": grid, "options": options}, tmp_path / "b", workers=1)
+    sweep_here({"study": "paging", "grid": grid, "options": options}, tmp_path / "b")
     found = diff(tmp_path / "a", tmp_path / "b")
     assert found.run["keys"] == ["replacement", "page_bytes"]
     assert found.run["differs"] == {"tlb": ["64", "16"]}

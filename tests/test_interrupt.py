@@ -6,7 +6,6 @@ The signal is sent after the first progress report, so that the engine surely ru
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from conftest import HANG
+from conftest import HANG, Run
 
 #: References of the trace; enough for many progress reports of every study.
 REFS = 12_000_000
@@ -32,7 +31,7 @@ def long_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return generate("zipf", path, refs=REFS, pages=30_000, write_ratio=0.3, seed=1)
 
 
-#: Statements to put into CHILD, which defines `trace`, the output path `out` and `progress`.
+#: Statements to put into CHILD, which defines `out` and `progress`, and is given `trace`.
 RUNS = {
     "paging": "paging.paging(trace, progress=progress)",
     "paging, lru": "paging.paging(trace, replacement='lru', progress=progress)",
@@ -51,14 +50,13 @@ RUNS = {
 
 CHILD = """
 # No eval() of the statement: after a KeyboardInterrupt from eval(), Python exits by SIGINT.
-import json, os, signal, sys, threading, time
+import json, os, signal, threading, time
 from pathlib import Path
 from nearfar import advise, exporter, generate, importer, info, numa, paging, ssd, tiering
 
-trace, out = Path(sys.argv[1]), Path(sys.argv[2])
-if len(sys.argv) > 3:
-    given = out.with_name(sys.argv[3])
-    exporter.export_trace(trace, given, format="csv", max_refs=4_000_000)
+out = Path("out").absolute()
+if name == "import":
+    exporter.export_trace(trace, Path("in.csv"), format="csv", max_refs=4_000_000)
 began, sent = threading.Event(), []
 
 def progress(count):
@@ -81,20 +79,16 @@ print(json.dumps(outcome))
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_ctrl_c_ends_a_run(name: str, long_trace: Path, tmp_path: Path) -> None:
-    given = ["in.csv"] if "in.csv" in RUNS[name] else []
-    out = tmp_path / "out"
-    code = CHILD.replace("WORK", RUNS[name])
-    done = subprocess.run(
-        [sys.executable, "-c", code, long_trace, out, *given],
-        env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=HANG,
-        check=False,
-    )  # fmt: skip
+def test_ctrl_c_ends_a_run(nearfar: Run, name: str, long_trace: Path, tmp_path: Path) -> None:
+    code, given = CHILD.replace("WORK", RUNS[name]), {"name": name, "trace": str(long_trace)}
+    done = nearfar(
+        "--version", first=f"exec({code!r}, {given})", cwd=tmp_path, TMPDIR=str(tmp_path)
+    )
     assert done.returncode == 0, done.stderr
-    outcome = json.loads(done.stdout)
+    outcome = json.loads(done.stdout.splitlines()[0])
     assert not outcome["finished"]
     print(f"{name}: {outcome['seconds']:.2f} s, {outcome['cpu']:.2f} s of processor time")
-    left = {path.name for path in tmp_path.iterdir()} - set(given)
+    left = {path.name for path in tmp_path.iterdir()} - {"in.csv"}
     assert not left, f"left behind: {left}"
 
 
@@ -155,10 +149,10 @@ def test_the_engine_releases_the_gil(tmp_path: Path) -> None:
     from nearfar.tiering import tiering
 
     assert machine.names()
-    trace = generate("zipf", tmp_path / "a.trace", refs=2_000_000, pages=30_000, seed=1)
+    trace = generate("zipf", tmp_path / "a.trace", refs=1_000_000, pages=30_000, seed=1)
     works: dict[str, Callable[[], Any]] = {
         "paging": lambda: paging(trace, page_sizes="4K,64K", memory="50%"),
-        "tiering": lambda: tiering(policy="tpp", scale="1/256", rounds=2),
+        "tiering": lambda: tiering(policy="tpp", scale="1/256", rounds=1),
         "ssd": lambda: ssd(trace, dram=["64M"], epf=["all"]),
         "numa": lambda: numa.run(trace, mode=["alius"]),
         "info": lambda: info(trace, heatmap=False),

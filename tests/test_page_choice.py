@@ -17,7 +17,7 @@ from nearfar.paging_answers import answers
 from nearfar.report.html.paging import model
 from nearfar.size import size
 
-CAPTURES = [DATA / "captures" / f"{name}.trace" for name in ("gnugo", "redis", "sqlite")]
+CAPTURES = [DATA / "captures" / f"{name}.trace" for name in ("gnugo", "redis")]
 #: Options of all commands, with the default of `advise` for `nested`.
 GIVEN: dict[str, Any] = {"machine": "zen4-vm", "nested": "4K"}
 

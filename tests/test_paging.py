@@ -77,7 +77,9 @@ def check_against_libcachesim(trace: Path, page_sizes: str, memory: str) -> None
         assert result.rows
         for row in result.rows:
             size, frames = row["page_bytes"], row["frames"]
-            refs = pages.setdefault(size, page_references(trace, size))
+            if size not in pages:
+                pages[size] = page_references(trace, size)
+            refs = pages[size]
             assert row["references"] == len(refs)
             key = (policy, size, frames)
             if key not in known:

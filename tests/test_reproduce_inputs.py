@@ -130,10 +130,20 @@ def test_numa_inputs(changed: Callable[..., None], monkeypatch: pytest.MonkeyPat
     judge(lambda: keyed(numa.rows()), "optane-4node", dict(figures(described)), changed)
 
 
+@pytest.fixture(scope="session")
+def simulated() -> Iterator[_evidence.Simulation]:
+    with _evidence.simulation(CAPTURES) as opened:
+        yield opened
+
+
+# In one worker with tests of the same captures, whose fits the process remembers.
+@pytest.mark.xdist_group("test_reproduce")
 @pytest.mark.parametrize(
     "machine", ["desktop-hdd", "desktop-nvm", "nvme", "optane-ssd", "papers/000/machine.toml"]
 )
-def test_paging_inputs(machine: str, changed: Callable[..., None]) -> None:
+def test_paging_inputs(
+    simulated: _evidence.Simulation, machine: str, changed: Callable[..., None]
+) -> None:
     described = _evidence.paper_machine() if "/" in machine else machines.load(machine)
     keys = {
         key: value
@@ -141,12 +151,11 @@ def test_paging_inputs(machine: str, changed: Callable[..., None]) -> None:
         if any(part in key for part in TIMES) and not key.startswith("cache.")
     }
     assert len(keys) > 3
-    with _evidence.simulation(CAPTURES) as simulated:
 
-        def run() -> Rows:
-            return keyed(paging.rows(_evidence.Evidence(simulated, _evidence.Setting())))
+    def run() -> Rows:
+        return keyed(paging.rows(_evidence.Evidence(simulated, _evidence.Setting())))
 
-        judge(run, machine, keys, changed)
+    judge(run, machine, keys, changed)
 
 
 @pytest.fixture(scope="module")

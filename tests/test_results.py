@@ -123,7 +123,7 @@ def _diff() -> Any:
 
 
 def _sweep() -> Any:
-    from nearfar.sweep import sweep
+    from sweeping import sweep_here
 
     file = {
         "study": "paging",
@@ -132,7 +132,7 @@ def _sweep() -> Any:
             "trace": str(GNUGO), "memory": "50%", "machine": "optane-ssd", "page_sizes": "4K,64K"
         },
     }  # fmt: skip
-    return sweep(file, _folder() / "grid.sweep", workers=1)
+    return sweep_here(file, _folder() / "grid.sweep")
 
 
 #: Functions that each make a small result, by kind.
@@ -333,9 +333,8 @@ def test_arguments_take_a_value_a_list_or_text_with_commas() -> None:
     assert nearfar.paging(GNUGO, **{**options, "storage": "nvme"}).rows == written
     one = nearfar.advise(str(GNUGO), machine="nvme", memory="50%,100%").rows
     for traces in ([str(GNUGO)], (GNUGO,), trace, [trace]):
-        for machine in ("nvme", ["nvme"]):
-            found = nearfar.advise(traces, machine=machine, memory=["50%", "100%"])
-            assert found.rows == one
+        found = nearfar.advise(traces, machine=["nvme"], memory=["50%", "100%"])
+        assert found.rows == one
     several = nearfar.advise([GNUGO, DATA / "captures" / "gzip.trace"], machine="nvme,cxl")
     assert len({(row["vm"], row["machine"]) for row in several.rows}) == 4
     assert nearfar.info(trace)["records"] == len(trace)

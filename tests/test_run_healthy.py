@@ -29,7 +29,7 @@ PATIENCE = 90.0
 NEARFAR = [sys.executable, "-m", "nearfar", "run"]
 #: The arguments of healthy.c, kind and number, and options of the run. FAR stands for a new file.
 KINDS = [
-    ("forks", 48, "--fast 4M --far-size 128M --far shm --far-latency 300us"),
+    ("forks", 24, "--fast 4M --far-size 128M --far shm --far-latency 300us"),
     ("forks", 48, "--fast 4M --far-size 128M --far zstd --policy tpp"),
     ("locks", 16, "--fast 4M"),
     ("reserves", 4, "--fast 4M"),
@@ -143,7 +143,7 @@ def test_a_program_that_lost_its_manager_is_killed_with_a_line(
     else:
         os.kill(process, signal.SIGKILL)
     if kind == "keeper":
-        time.sleep(3)
+        time.sleep(1)
         if running.launcher.poll() is None:
             os.kill(running.own("manager")[0], signal.SIGKILL)
     code, out, reasons = running.ended()

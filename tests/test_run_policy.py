@@ -135,7 +135,7 @@ def launch(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program under the policy ``chosen``, in a process whose streams it inherits."""
     script = policy + RUN.replace("CLASS", chosen)
-    arguments = json.dumps([words, {"fast": "20M", "far": "shm", **options}])
+    arguments = json.dumps([words, {"fast": "12M", "far": "shm", **options}])
     return subprocess.run(
         [sys.executable, "-c", script, arguments], capture_output=True, text=True, timeout=HANG
     )
@@ -159,8 +159,8 @@ def alone(words: list[str]) -> str:
 @needs_userfaultfd
 @pytest.mark.parametrize("chosen", ["Second", "Second()"])
 def test_a_program_and_its_fork_read_what_they_wrote(chosen: str) -> None:
-    output, outcome, seen = run(program(30, 1), chosen=chosen)
-    assert output == alone(program(30, 0)) and outcome.exit_code == 0 and outcome.why is None
+    output, outcome, seen = run(program(16, 1), chosen=chosen)
+    assert output == alone(program(16, 0)) and outcome.exit_code == 0 and outcome.why is None
     counted = outcome.counters
     assert counted["promotions"] >= 100 and counted["demotions_copied"] > 0
     # The first fault of a page does not promote: it passes through the window.
@@ -179,7 +179,7 @@ def test_a_program_and_its_fork_read_what_they_wrote(chosen: str) -> None:
 @needs_userfaultfd
 def test_each_process_has_an_object_of_its_own() -> None:
     shell = '"$@" & "$@" & wait; exit 7'
-    output, outcome, seen = run(["sh", "-c", shell, "sh", *program(30, 2)])
+    output, outcome, seen = run(["sh", "-c", shell, "sh", *program(30, 2)], fast="20M")
     lines = alone(program(30, 0)).splitlines()
     assert sorted(output.splitlines()) == sorted(2 * lines) and outcome.exit_code == 7
     assert len(seen) == outcome.images == 3
@@ -197,7 +197,7 @@ def test_a_program_may_close_all_descriptors() -> None:
         os.dup2(1, 1000)
         os.closerange(0, 1000)
         os.closerange(1001, 100000)
-        data = bytearray(range(256)) * (30 << 12)
+        data = bytearray(range(256)) * (16 << 12)
         found = set()
         while len(os.listdir(os.environ["MARKS"])) < int(sys.argv[1]) or not found:
             found.add(sum(data[::4099]))
@@ -250,8 +250,8 @@ def test_rules_on_the_base_nomad_are_called() -> None:
             def written(self, page):
                 self.works += 1
     """)
-    output, outcome, (one,) = run(program(40, 1), policy, knobs={"scan_delay": "10ms"})
-    assert output == alone(program(40, 0)) and outcome.exit_code == 0
+    output, outcome, (one,) = run(program(24, 1), policy, knobs={"scan_delay": "10ms"})
+    assert output == alone(program(24, 0)) and outcome.exit_code == 0
     counted = outcome.counters
     assert 0 < counted["shadow_copies"] < counted["promotions"]
     # Hooks of the last promotions are not called if the program ends meanwhile.
@@ -268,7 +268,7 @@ def test_an_exception_ends_the_program(hook: str) -> None:
                 return 1 // 0
     """)
     shell = 'sleep 1000 > /dev/null 2>&1 & "$@"; echo survived'
-    done = launch(["sh", "-c", shell, "sh", *program(40, 1000)], policy, "Broken")
+    done = launch(["sh", "-c", shell, "sh", *program(24, 1000)], policy, "Broken")
     assert done.returncode == 1 and done.stdout == ""
     # The traceback names the hook, and a line says that the program was ended.
     assert f", in {hook}\n" in done.stderr and "ZeroDivisionError: " in done.stderr

@@ -22,13 +22,14 @@ from pseudo_terminal import Terminal
 from tiers import needs_userfaultfd
 
 NEARFAR = [sys.executable, "-m", "nearfar"]
-#: Writes to 20 MiB repeatedly until the file argv[1] exists.
+#: Writes to 12 MiB a few times a second until the file argv[1] exists.
 PROGRAM = """
-import os, random, sys
-pages = [bytearray(random.randbytes(4096)) for _ in range(5000)]
+import os, random, sys, time
+pages = [bytearray(random.randbytes(4096)) for _ in range(3000)]
 print(os.getpid(), flush=True)
 while not os.path.exists(sys.argv[1]):
     for page in pages: page[0] ^= 1
+    time.sleep(0.2)
 sys.exit(7)
 """
 

@@ -303,11 +303,11 @@ def test_a_sample_is_recorded_and_sized(nearfar: Run, program: Path, tmp_path: P
     """The peak is exact, the advised memory an upper bound."""
     trace = tmp_path / "t.trace"
     recording = ["--sample", "40%", "--record", str(trace)]
-    done = nearfar("size", *recording, "--swap", "zram", "--", str(program), "cold")
+    done = nearfar("size", *recording, "--swap", "zram", "--", str(program), "phases")
     assert done.returncode == 0, done.stderr
     assert json.loads((trace / "trace.json").read_text())["source"]["sample"]["rate"] == 0.4
     assert "an upper bound, from a sample of 40 % of the pages" in " ".join(done.stdout.split())
-    capture.capture([program, "cold"], tmp_path / "whole.trace", follow_forks=True)
+    capture.capture([program, "phases"], tmp_path / "whole.trace", follow_forks=True)
     exact, row = sized(tmp_path / "whole.trace", swap="zram"), sized(trace, swap="zram")
     assert row["peak_bytes"] == exact["peak_bytes"] - exact["bloat_bytes"]
     assert exact["memory_bytes"] - exact["bloat_bytes"] <= row["memory_bytes"] <= row["peak_bytes"]

@@ -15,7 +15,7 @@ from nearfar import studies
 from nearfar.errors import NearfarError
 from nearfar.sweep import estimate, load, sweep
 from nearfar.sweep.plan import read
-from sweeping import GRID, LISTED, REPLACEMENTS, bytes_of, lay_out
+from sweeping import GRID, LISTED, REPLACEMENTS, bytes_of, lay_out, sweep_here
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_values_are_checked_against_the_annotation(name: str, value: Any, good: 
 def test_a_cell_has_the_rows_of_the_study(folder: Path) -> None:
     from nearfar.paging import paging
 
-    found = sweep(folder / "study.toml", folder / "out", workers=2)
+    found = sweep_here(folder / "study.toml", folder / "out")
     assert [cell["status"] for cell in found.cells] == ["done"] * 6
     assert found.ran == 6
     # 2 memory sizes, 2 page sizes and 2 storages in each cell.
@@ -130,7 +130,7 @@ def test_a_cell_has_the_rows_of_the_study(folder: Path) -> None:
 def test_the_dataset_opens_in_one_line(folder: Path) -> None:
     import polars
 
-    sweep(folder / "study.toml", folder / "out", workers=1)
+    sweep_here(folder / "study.toml", folder / "out")
     frame = polars.read_parquet(folder / "out" / "dataset")
     assert frame.height == 48
     assert frame["trace"].unique().sort().to_list() == ["gzip.trace", "sqlite.trace"]
@@ -140,26 +140,27 @@ def test_the_dataset_opens_in_one_line(folder: Path) -> None:
 
 def test_finished_cells_are_never_run_again(folder: Path) -> None:
     out = folder / "out"
-    sweep(folder / "study.toml", out, workers=2)
+    sweep_here(folder / "study.toml", out)
     marks = {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
-    again = sweep(folder / "study.toml", out, workers=2)
+    again = sweep_here(folder / "study.toml", out)
     assert again.ran == 0
     assert marks == {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
     # A larger grid runs what is new; a smaller one shows its own cells only, and keeps the others.
     first, last = REPLACEMENTS[0], REPLACEMENTS[-1]
     text = GRID.replace(LISTED, f'["{last}", "{first}"]')
     (folder / "study.toml").write_text(text, encoding="utf-8")
-    fewer = sweep(folder / "study.toml", out, workers=2)
+    fewer = sweep_here(folder / "study.toml", out)
     assert fewer.ran == 0
     assert set(fewer.to_polars()["replacement"]) == {first, last}
     (folder / "study.toml").write_text(GRID, encoding="utf-8")
-    assert sweep(folder / "study.toml", out, workers=2).ran == 0
-    forced = sweep(folder / "study.toml", out, workers=2, force=True)
+    assert sweep_here(folder / "study.toml", out).ran == 0
+    forced = sweep_here(folder / "study.toml", out, force=True)
     assert forced.ran == 6
 
 
 def test_same_input_same_bytes(folder: Path) -> None:
-    sweep(folder / "study.toml", folder / "a", workers=1, threads=1)
+    """In this process, and in two others."""
+    sweep_here(folder / "study.toml", folder / "a", threads=1)
     sweep(folder / "study.toml", folder / "b", workers=2, threads=4)
     assert bytes_of(folder / "a") == bytes_of(folder / "b")
 
@@ -230,10 +231,10 @@ def test_a_cell_that_fails_leaves_the_others(folder: Path, nearfar: Run) -> None
     assert "trace=gzip.trace, replacement=fifo" in done.stderr
     assert len(shown["rows"]) == 8
     # Failed cells are tried again, and only these.
-    again = sweep(folder / "study.toml", folder / "out")
+    again = sweep_here(folder / "study.toml", folder / "out")
     assert (again.ran, len(again.failed)) == (3, 3)
     shutil.copytree(DATA / "captures" / "sqlite.trace", folder / "gone.trace")
-    assert len(sweep(folder / "study.toml", folder / "out").failed) == 2
+    assert len(sweep_here(folder / "study.toml", folder / "out").failed) == 2
 
 
 def test_every_study_sweeps(folder: Path) -> None:
@@ -259,7 +260,7 @@ def test_every_study_sweeps(folder: Path) -> None:
     # For `run` and `watch`: tests/test_run.py, tests/test_watch.py.
     assert {file["study"] for file in files} | {"paging", "run", "watch"} == set(studies.STUDIES)
     for file in files:
-        found = sweep(file, folder / file["study"], workers=1)
+        found = sweep_here(file, folder / file["study"])
         assert not found.failed, found.failed
         assert found.to_polars().height > 0
         schemas = {str(pq.read_schema(part)) for part in found.dataset.iterdir()}
@@ -285,7 +286,7 @@ def test_dry_run_counts_and_writes_nothing(folder: Path, nearfar: Run) -> None:
     # 3 cells per trace, 5 million references/s, 2 workers.
     assert first.seconds == pytest.approx(3 * records / 5e6 / 2)
     assert not out.exists()
-    sweep(folder / "study.toml", out, workers=2)
+    sweep_here(folder / "study.toml", out)
     (folder / "study.toml").write_text(GRID.replace('"50%,100%"', '"50%"'), encoding="utf-8")
     done = nearfar("sweep", folder / "study.toml", "-o", out, "--dry-run", "--format", "json")
     shown = json.loads(done.stdout)

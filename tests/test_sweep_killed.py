@@ -17,7 +17,7 @@ from conftest import DATA, HANG, Run, until
 from nearfar.processes import children
 from nearfar.sweep import sweep
 from nearfar.sweep.cell import read_outcome
-from sweeping import both_there, bytes_of, cluster, lay_out, stand_still, start
+from sweeping import both_there, bytes_of, cluster, lay_out, stand_still, start, sweep_here
 
 SLOW = """
 study = "ssd"
@@ -28,6 +28,8 @@ seed = [1, 2, 3, 4, 5, 6, 7, 8]
 [options]
 trace = "gzip.trace"
 dram = ["60K"]
+epf = ["none"]
+precondition = [0.1, 0.0]
 """
 
 
@@ -57,7 +59,7 @@ def whole(out: Path) -> None:
         assert outcome["status"] == "done"
         assert pq.read_table(out / "cells" / f"{key}.parquet").num_rows == outcome["rows"]
     for part in (out / "dataset").glob("*.parquet"):
-        assert pq.read_table(part).num_rows == 3
+        assert pq.read_table(part).num_rows == 1
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     base = tmp_path_factory.mktemp("undisturbed")
     shutil.copytree(DATA / "captures" / "gzip.trace", base / "gzip.trace")
     (base / "slow.toml").write_text(SLOW, encoding="utf-8")
-    sweep(base / "slow.toml", base / "out", workers=2)
+    sweep_here(base / "slow.toml", base / "out")
     return bytes_of(base / "out")
 
 
@@ -84,7 +86,7 @@ def test_killing_the_sweep_loses_no_finished_cell(held: Path, expected: dict[str
     before = {key: (out / "cells" / f"{key}.parquet").stat().st_ino for key in finished(out)}
     assert 2 <= len(before) < 8
     whole(out)
-    result = sweep(held / "slow.toml", out, workers=2)
+    result = sweep_here(held / "slow.toml", out)
     assert result.ran == 8 - len(before)
     for key, inode in before.items():
         assert (out / "cells" / f"{key}.parquet").stat().st_ino == inode
@@ -164,7 +166,7 @@ def test_a_sweep_killed_repeatedly_can_be_completed(slow: Path, expected: dict[s
         running.communicate(timeout=HANG)
         if (out / "cells").exists():
             for path in (out / "cells").glob("[!.]*.parquet"):
-                assert pq.read_table(path).num_rows == 3
+                assert pq.read_table(path).num_rows == 1
     sweep(slow / "slow.toml", out, workers=2)
     assert bytes_of(out) == expected
     assert not list(out.rglob(".*.partial"))

@@ -74,7 +74,16 @@ def test_a_single_tier_and_truncated_output_are_refused() -> None:
 
 
 @pytest.mark.parametrize("lists", [*tiering_guest.LISTS])
-@pytest.mark.parametrize("name", [one.name for one in tiering_guest.PROGRAMS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            one.name,
+            marks=pytest.mark.long("more operations") if one.operations > 10_000_000 else (),
+        )
+        for one in tiering_guest.PROGRAMS
+    ],
+)
 def test_recorded_predictions_are_reproduced(name: str, lists: str, tmp_path: Path) -> None:
     cells = recorded(tiering_guest.NAME)["cells"]
     (own,) = (c for c in cells if c["program"]["name"] == name and c["lists"] == lists)

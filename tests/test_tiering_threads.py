@@ -13,8 +13,8 @@ from nearfar import tiering_answers as answers
 from nearfar.errors import NearfarError
 from nearfar.tiering import policies, tiering, workloads
 
-#: Options for workloads of 16 threads on two sockets, at 1/256 of their size.
-ROWS: dict[str, Any] = {"machine": "ddr4-2socket", "scale": "1/256", "fast": "16G"}
+#: Options for workloads of 16 threads on two sockets, at 1/1024 of their size.
+ROWS: dict[str, Any] = {"machine": "ddr4-2socket", "scale": "1/1024", "fast": "16G"}
 #: Policies that may take more than three times as long as no policy (docs/tiering.md, Policies).
 SLOW = {(name, "tpp") for name in ("nomad-small", "nomad-medium", "nomad-large", "ranked")}
 

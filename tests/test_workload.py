@@ -96,7 +96,9 @@ def test_wrong_files_get_one_clear_line(text: str, wanted: str) -> None:
 @pytest.mark.parametrize("name", inputs.INPUTS)
 def test_inputs_are_the_same_every_time(name: str, tmp_path: Path) -> None:
     sizes = {"photo": {"width": 70, "height": 50}, "video": {"frames": 3},
-             "redis-load": {"keys": 50, "commands": 300}}.get(name, {})  # fmt: skip
+             "redis-load": {"keys": 50, "commands": 300}, "pdf": {"pages": 2, "pixels": 60},
+             "words": {"bytes": 100_000}, "sql-tables": {"customers": 50, "orders": 300},
+             "edges": {"vertices": 500, "edges": 3000}}.get(name, {})  # fmt: skip
 
     def digest(seed: int) -> str:
         path = tmp_path / f"{seed}"
