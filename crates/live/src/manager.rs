@@ -56,7 +56,7 @@ pub struct Manager<K> {
     deferred: Vec<Event>,
     /// Children, each with the pages that are not mapped in it although no message explains it.
     lacking: Vec<(Child, Vec<Va>)>,
-    /// The page of the latest refused fault, and how often in a row.
+    /// The page of the latest refused fault, and its number of refusals in a row.
     refused: (Va, u32),
     /// Consecutive turns with messages.
     busy_turns: u32,

@@ -154,7 +154,7 @@ fn three_pages_in_four_tebibytes_are_found_by_one_request() {
     touched.iter().for_each(|at| write_at(*at, 1));
     assert_eq!(kernel.pagemap.present(range), touched);
     assert_eq!(kernel.pagemap.requests, 1);
-    // The runs of several requests.
+    // 1,300 runs take three requests.
     let many: Vec<_> = (0..1300).map(|page| range.from.plus((1 << 20) + 2 * page)).collect();
     many.iter().for_each(|at| write_at(*at, 1));
     assert_eq!(kernel.pagemap.present(Range::new(many[0], range.from.plus(1 << 21))), many);

@@ -23,7 +23,7 @@ static AMBIGUOUS_RUNS: AtomicUsize = AtomicUsize::new(0);
 /// Pages of the program's address space.
 const PAGES: u64 = 12;
 
-/// A thread's process is dead.
+/// The error of an action by a thread whose process is dead.
 struct Dead;
 
 /// A process's view of an address space.

@@ -2,7 +2,7 @@
 //!
 //! If numbers run out, a moved page gets no page number at its new address: from then on it is not managed,
 //! and belongs in the program's memory. The kernel has moved it if it was resident. A parked or stored page
-//! is **unnumbered** until it is placed in the program's memory: as soon as requests succeed, or when touched.
+//! is **unnumbered** until it is placed in the program's memory: as soon as requests succeed, or on a touch.
 
 use nearfar_kernel::tiering::{Page, Refused};
 
