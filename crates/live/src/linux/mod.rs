@@ -59,7 +59,6 @@ pub struct Linux {
     discard_used: u64,
     /// The parking area. Its last page is the doorbell.
     parking: Mapping,
-    /// A thread of the program waits at the doorbell.
     doorbell_rang: bool,
     /// How long the parking area was unreachable last time.
     unreachable_for: Duration,

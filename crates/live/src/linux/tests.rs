@@ -361,7 +361,7 @@ fn frames_are_on_the_node_that_is_asked_for() {
     assert!(!far(&kernel, range.from.plus(3).address()));
 }
 
-/// Reads return the last write, with each policy and far tier.
+/// With each policy and far tier.
 #[test]
 fn memory_under_a_policy_holds_what_was_written() {
     if linux(1).is_none() {

@@ -70,7 +70,6 @@ pub(crate) struct Rules {
     pub(crate) keeper: bool,
 }
 
-/// All rules.
 pub(crate) const ALL: Rules = Rules { guard: true, pins: true, outlives: true, keeper: true };
 
 /// An unread message, and the process that waits until it is read.
@@ -469,7 +468,6 @@ impl Model {
         self.clock_ns = self.clock_ns.max(ns);
     }
 
-    /// Nanoseconds since the start.
     pub(crate) fn now_ns(&self) -> u64 {
         self.clock_ns
     }
@@ -480,7 +478,6 @@ impl Model {
         self.frames.get(&frame).map(|content| content.node)
     }
 
-    /// Whether there is a message to read.
     pub(crate) fn has_messages(&self) -> bool {
         !self.faults.is_empty() || !self.messages.is_empty()
     }

@@ -14,7 +14,6 @@ use crate::ends::{RunState, Step, Watcher};
 /// The number of the program's address space. Children have higher numbers.
 pub(crate) const FIRST: u32 = 0;
 
-/// A process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Process {
     /// Starts the program, and has a copy of its userfaultfd.

@@ -295,8 +295,6 @@ fn no_end_of_a_process_loses_a_page() {
     all_ends(ALL);
 }
 
-/// If the manager ends with the program, or is the only holder of the children's userfaultfds, children read
-/// zeros.
 #[test]
 fn without_a_keeper_or_a_manager_that_survives_children_read_zeros() {
     for rules in [Rules { outlives: false, ..ALL }, Rules { keeper: false, ..ALL }] {

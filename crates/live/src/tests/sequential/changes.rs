@@ -82,7 +82,6 @@ fn pages_moved_when_numbers_run_out_keep_what_they_hold() {
     assert!(brought > 0, "no page was far");
 }
 
-/// Messages of threads that change mappings arrive in any order.
 #[test]
 fn late_messages_release_no_page_in_use() {
     for mut live in after_thrashing() {

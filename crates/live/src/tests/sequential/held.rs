@@ -16,7 +16,6 @@ fn pin_all(live: &mut Live) -> Vec<u64> {
         .collect()
 }
 
-/// Far pages that cannot leave the program's memory are shown as fast.
 #[test]
 fn held_pages_are_shown_as_fast() {
     for seed in 0..8 {
