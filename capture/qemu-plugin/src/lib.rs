@@ -10,8 +10,8 @@
 //! * `plugin=PATH`: this plugin.
 //! * `descriptors=PLUGIN:MEMORY`: open descriptors of both, passed on by the previous program.
 //! * `process=NUMBER`: pid of this process in the receiver's namespace.
-//! * `zva=BYTES`: what an aarch64 `dc zva` zeroes.
-//! * `entry=BYTES`: what QEMU's tables take for each mapped page.
+//! * `zva=BYTES`: the bytes that an aarch64 `dc zva` zeroes.
+//! * `entry=BYTES`: the bytes that QEMU's tables take for each mapped page.
 //! * `ram=BYTES:LOW:LOW_BYTES:HIGH`: the RAM of a virtual machine, and where it is ([`vm::Ram`]).
 
 mod exec;

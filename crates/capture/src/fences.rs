@@ -42,7 +42,6 @@ pub(crate) struct Lookahead {
 }
 
 impl Lookahead {
-    /// Whether the scan found a fence that the plugin cannot have written.
     pub fn is_forged(&self) -> bool {
         self.forged
     }

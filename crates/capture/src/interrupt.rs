@@ -50,7 +50,7 @@ impl<'a> Interrupter<'a> {
         self.signal == libc::SIGTERM && !self.killed
     }
 
-    /// Count the program as killed, because its remaining processes are.
+    /// Count the program as killed, because its remaining processes are killed.
     pub fn abandon(&mut self) {
         self.killed = true;
     }

@@ -227,8 +227,8 @@ pub const fn burst(flags: u32) -> u64 {
     if flags & FETCH != 0 { 5000 } else { 8000 }
 }
 
-/// Mean number of blocks from the start of a thread's burst to the next, in a sample of `limit`. The
-/// share of blocks in bursts is that of sampled pages without [`FETCH`], and five eighths of it with.
+/// Mean number of blocks from the start of a thread's burst to the next, in a sample of `limit`.
+/// Without [`FETCH`], the share of blocks in bursts is that of sampled pages; with it, 5/8 of that.
 pub fn burst_distance(limit: u64) -> u64 {
     let distance = (8000u128 << 64) / u128::from(limit.max(1));
     u64::try_from(distance).unwrap_or(u64::MAX).clamp(8000 * MIN_BURST_DISTANCE, 1 << 48)

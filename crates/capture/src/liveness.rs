@@ -2,7 +2,7 @@
 //!
 //! A thread owns the word [`Header::receiver`](crate::layout::Header::receiver) as a robust futex.
 //! However the thread ends, SIGKILL included, the kernel marks the word. A program that changes its
-//! user, root or namespaces still sees that.
+//! user, root or namespaces still sees the mark.
 
 use std::io;
 use std::sync::atomic::AtomicU32;

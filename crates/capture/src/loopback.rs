@@ -259,7 +259,6 @@ fn received(shared: &Shared, child: Child, follow: bool) -> Received {
     received_with_limit(shared, child, follow, u64::MAX)
 }
 
-/// Receive with a limit on events.
 fn received_with_limit(shared: &Shared, mut child: Child, follow: bool, max: u64) -> Received {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.trace");

@@ -24,7 +24,6 @@ pub(crate) struct Output<'a> {
     pub schedule: Schedule,
     /// Recording is over: `--max-refs` was reached, or for `stop_reason`.
     pub stopped: bool,
-    /// Why recording ended before the program.
     pub stop_reason: Option<StopReason>,
     pub interrupter: Interrupter<'a>,
     /// When the first record was written.

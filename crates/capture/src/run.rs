@@ -90,7 +90,7 @@ pub struct Outcome {
 /// No such program, no QEMU, or the trace cannot be written. It is not an error if the program
 /// fails.
 pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Outcome> {
-    // Catch the signal before anyone can learn that it is waited for.
+    // First of all, catch the start signal: whoever sees the capture may send it.
     let mut start = options.start.clone();
     if let (None, Some(vm)) = (&start, &options.vm) {
         start = (vm.start != VmStart::Boot).then(|| Start::Guest(vm.start.clone()));

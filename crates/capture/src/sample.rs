@@ -11,8 +11,8 @@ use nearfar_trace::{Kind, PageSample};
 
 use crate::layout::{Header, PAGE_SHIFT};
 
-/// Pages at which a sample of a growing footprint is halved: enough for intervals of a few percent
-/// (`nearfar paging` needs 1,000), and few enough for the sample to be small.
+/// Pages at which a sample of a growing footprint is halved: enough for confidence intervals of a
+/// few percent (`nearfar paging` needs 1,000), and few enough for a small trace.
 pub const AUTO_PAGES: u64 = 8192;
 
 /// The share of the program's pages whose references are recorded.

@@ -195,7 +195,6 @@ impl<'a> StreamReader<'a> {
         if sound { position } else { self.taken }
     }
 
-    /// Whether the writer has ever claimed a position that its ring does not allow.
     pub fn is_forged(&self) -> bool {
         self.forged.get()
     }

@@ -177,7 +177,6 @@ impl Memory {
     }
 }
 
-/// The program.
 fn program(mib: usize, references: usize) -> Result<ExitCode> {
     let pages = (mib << 20) / PAGE;
     let mut memory = Memory::new(pages);

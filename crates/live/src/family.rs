@@ -19,8 +19,8 @@ use crate::shared::{Block, NAME, NOBODY, Shared};
 const POLL: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Kill every process of a run except the caller, the launcher and `root`: the descendants of `root`, and
-/// those that map the run's file.
+/// Kill every process of a run except the caller, the launcher and `root` (`u32::MAX`: none): the descendants
+/// of `root`, and those that map the run's file.
 ///
 /// The order guarantees that no process reads a wrong byte. Managers are stopped first: a managed process
 /// cannot complete a fork until its manager has read the message. Otherwise a process that forks and ends

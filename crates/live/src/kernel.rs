@@ -44,8 +44,8 @@ pub enum Event {
     Unmapped(Range),
     /// These pages were moved to `to`, with their content.
     Remapped(Range, Va),
-    /// The program forked. The child has all mappings and a copy of the resident pages. It waits at the
-    /// others until they are [copied](Kernel::copy_to_child) to it.
+    /// The program forked. The child has all mappings and a copy of the resident pages. Its references to
+    /// other pages wait until these are [copied](Kernel::copy_to_child) to it.
     Forked(Child),
 }
 
@@ -110,7 +110,7 @@ pub trait Kernel {
     fn child_events(&mut self, child: Child, into: &mut Vec<Event>);
     /// Stop managing the memory of a child, which has all its pages.
     fn release_child(&mut self, child: Child);
-    /// Busy-wait on the processor of this waiting thread, which sleeps, until [`resume`](Kernel::resume).
+    /// Keep the processor of this thread, which sleeps in a fault, busy until [`resume`](Kernel::resume).
     /// Returns false if that is not possible.
     fn stall(&mut self, _thread: u32) -> bool {
         false

@@ -32,7 +32,7 @@ pub(crate) const LOST: &str =
     "a thread that moved memory was killed before its message, while another thread forked";
 
 /// Consecutive turns with messages after which the policy's threads run nevertheless. If they ran more often,
-/// they would evict pages before the threads that waited for these have run.
+/// they would evict pages before the program's threads, which waited for these pages, have used them.
 const BUSY_TURNS: u32 = 64;
 
 /// Turns that wait for a change of mappings by yielding; the following ones sleep for `BLOCKED_NS`.
@@ -56,7 +56,7 @@ pub struct Manager<K> {
     deferred: Vec<Event>,
     /// Children, each with the pages that are not mapped in it although no message explains it.
     lacking: Vec<(Child, Vec<Va>)>,
-    /// The page of the latest refused fault, and how often in a row.
+    /// The page of the latest refused fault, and its number of refusals in a row.
     refused: (Va, u32),
     /// Consecutive turns with messages.
     busy_turns: u32,

@@ -5,9 +5,9 @@
 //! flight, requests are refused. So messages are collected until none is in flight, and then applied in a
 //! possible order: the source of a move is mapped, its destination is free.
 //!
-//! There may be two such orders: if memory was moved to a range in use, and several messages vacate that
-//! range, any of them may have preceded the move. If one of them moves the range's pages, it is unknown which
-//! pages it has moved: the order is ambiguous, and the program must not continue.
+//! Several orders are possible if memory was moved to a range in use and several messages vacate that range:
+//! each of these may have preceded the move. If one of them is itself a move, it has moved either the old or
+//! the new pages of the range: the order is ambiguous, and the program must not continue.
 
 use crate::{Event, Range, Regions, Va};
 
@@ -50,7 +50,7 @@ impl Order {
     /// Whether a message is missing: memory was moved to a range that is still in use.
     pub(crate) fn lacks(&self, known: &Regions) -> bool {
         self.waiting.iter().any(|event| {
-            occupied(event, known).is_some_and(|place| self.leaving(place).next().is_none())
+            occupied(event, known).is_some_and(|place| self.vacating(place).next().is_none())
         })
     }
 
@@ -64,7 +64,7 @@ impl Order {
         let Some(first) = self.waiting.first() else { return Ok(None) };
         if let Some(place) = occupied(first, known) {
             let moved = |event: &Event| matches!(event, Event::Remapped(..));
-            if self.leaving(place).any(moved) && self.leaving(place).count() > 1 {
+            if self.vacating(place).any(moved) && self.vacating(place).count() > 1 {
                 return Err(Ambiguous(place.from));
             }
         }
@@ -79,7 +79,7 @@ impl Order {
     }
 
     /// The messages that vacate a part of this range.
-    fn leaving(&self, place: Range) -> impl Iterator<Item = &Event> {
+    fn vacating(&self, place: Range) -> impl Iterator<Item = &Event> {
         self.waiting.iter().filter(move |event| {
             matches!(**event, Event::Unmapped(from) | Event::Remapped(from, _)
                 if overlap(from, place))
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_have_happened_first_is_applied_first() {
+    fn changes_are_applied_in_a_possible_order() {
         let moved = |from, to| Event::Remapped(part(from), part(to).from);
         let gone = |number| Event::Unmapped(part(number));
         let released = |number| Event::Removed(part(number));

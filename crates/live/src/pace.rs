@@ -33,10 +33,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn scans_take_at_most_a_fiftieth(last: u64, found: bool, took in 0..1u64 << 50) {
+        fn scans_take_at_most_a_fiftieth_of_the_time(last: u64, found: bool, took in 0..1u64 << 50) {
             let next = next_look_ns(last, found, took);
             prop_assert!(u128::from(took) * 50 <= u128::from(took) + u128::from(next));
             prop_assert!(next >= INTERVAL_NS.0);
+            // 0.8 ms is a fiftieth of the maximum interval.
             prop_assert!(took > 800_000 || next <= INTERVAL_NS.1);
         }
     }

@@ -10,7 +10,6 @@ use crate::{PAGE, Sizes, far};
 /// The name of the environment variable.
 pub const VARIABLE: &str = "NEARFAR_RUN";
 
-/// The setup of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Setup {
     /// Bytes of fast memory.
@@ -24,7 +23,6 @@ pub struct Setup {
     /// Which threads sleep while their page is read from the far tier, as for
     /// [`epf::parse`](nearfar_kernel::epf::parse).
     pub epf: String,
-    /// The name of the policy.
     pub policy: String,
     /// The policy runs in the launcher ([`remote`](crate::remote)).
     pub remote: bool,

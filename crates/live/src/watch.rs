@@ -216,7 +216,6 @@ impl Watched {
         [self.launcher, reaper].contains(&pid) || self.shared.claimed().any(runs)
     }
 
-    /// Whether the run is over.
     pub fn is_over(&self) -> bool {
         wait([Some(self.process.as_raw_fd())], 0)[0] || self.shared.head().ended().is_some()
     }

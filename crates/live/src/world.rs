@@ -65,7 +65,7 @@ pub struct Sizes {
     pub far: u64,
     /// Maximum number of far pages in the program's memory at a time.
     pub window: u64,
-    /// Maximum number of unused frames that are kept for pages that return.
+    /// Maximum number of unused frames that are kept for later loads.
     pub spare: usize,
     /// Maximum number of pages of the program.
     pub pages: u32,
@@ -74,7 +74,8 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Places that the parking area needs: every fast page may be parked, and every page on a memory node.
+    /// Places that the parking area needs, with a margin: every fast page may be parked, and every page on a
+    /// memory node.
     pub fn parking(&self) -> u32 {
         let far = if self.mapped { self.far } else { 0 };
         (self.fast + far + self.window + self.spare as u64 + 64).min(u32::MAX.into()) as u32

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_live::linux::MADV_DONTNEED_LOCKED;
 
-/// Bytes of reserved address space. It is inaccessible until it is used, so that `mlockall` does not fill it,
-/// and the kernel skips it when it walks a process page by page, as Linux up to 6.18 does when
-/// `PR_SET_MEMORY_MERGE` is switched off (8 s for all of it).
+/// Bytes of reserved address space. Unused parts are inaccessible, so that `mlockall` does not fill them, and
+/// walks over all pages of the process skip them: up to Linux 6.18, switching off `PR_SET_MEMORY_MERGE` makes
+/// such a walk, which would take 8 s.
 const RESERVED: usize = 1 << 38;
 /// Bytes that are made accessible at a time.
 const STEP: usize = 1 << 20;

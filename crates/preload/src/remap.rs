@@ -1,10 +1,10 @@
-//! `mremap` over what would be one mapping without the manager.
+//! Wraps `mremap`, for memory that would be one mapping without the manager.
 //!
 //! If the program maps a part of a mapping anew with `MAP_FIXED`, the part is registered some 20 ms later
 //! than the rest. Until then the kernel has several mappings instead of one; if the part is written
-//! meanwhile, it keeps them. `mremap` refuses more than one mapping. So a reference to the **doorbell** makes
-//! the manager register new memory at once, and the call is repeated. If that fails too, the mappings are
-//! moved one by one.
+//! meanwhile, they stay separate. `mremap` refuses more than one mapping. So a reference to the **doorbell**
+//! makes the manager register new memory at once, and the call is repeated. If that fails too, the mappings
+//! are moved one by one.
 
 use std::fs::File;
 use std::io::Read;

@@ -9,8 +9,8 @@ const PAGE: u64 = 4096;
 const BATCH: usize = 1 << 15;
 
 impl Recording<'_> {
-    /// Map ranges of RAM (start and bytes), and then the parts of it that have names (first, last
-    /// and name), as the first thread.
+    /// Map ranges of RAM (start and bytes), and then the named parts of it (first, last and name).
+    /// The events are of the first thread.
     pub fn map_ram(&mut self, ranges: &[(u64, u64)], named: Vec<(u64, u64, String)>) -> Result<()> {
         let ram = ranges.iter().map(|&(addr, length)| (addr, length, "[ram]".to_owned()));
         let named = named.into_iter().map(|(first, last, name)| {
@@ -23,8 +23,8 @@ impl Recording<'_> {
         Ok(())
     }
 
-    /// Record the pages of these ranges (start and bytes) as stores of the kernel, as the first
-    /// thread.
+    /// Record the pages of these ranges (start and bytes) as stores of the kernel, on behalf of the
+    /// first thread.
     pub fn touched_ram(&mut self, ranges: &[(u64, u64)]) -> Result<()> {
         let pages =
             ranges.iter().flat_map(|&(addr, length)| (addr..addr + length).step_by(PAGE as usize));

@@ -96,7 +96,6 @@ impl Signals {
         ended.then(|| "the virtual machine ended before the guest wrote `stop`".to_owned())
     }
 
-    /// Named addresses: first, last and name.
     pub fn regions(&self) -> Vec<(u64, u64, String)> {
         self.text(|text| text.regions.clone())
     }

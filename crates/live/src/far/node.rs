@@ -40,7 +40,6 @@ pub(crate) fn nodes(argument: &str) -> Result<(u32, Vec<u32>)> {
     Ok((far, machine.nodes.into_iter().map(|(node, _)| node).filter(|node| *node != far).collect()))
 }
 
-/// Memory nodes of a machine.
 #[derive(Debug)]
 struct Machine {
     /// The nodes that this process may use, and their sizes in pages.

@@ -76,7 +76,7 @@ impl Ring {
 
     /// Copy the page of a buffer that is being written.
     pub(super) fn copy_written(&self, buffer: Buffer, into: &mut [u8]) {
-        // The kernel only reads the buffer as well.
+        // The kernel, too, only reads the buffer.
         into.copy_from_slice(&self.buffers[buffer.index()].0);
     }
 

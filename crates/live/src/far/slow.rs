@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 use super::{Arrival, Far, Fault, Fetch};
 use crate::Slot;
 
-/// Any number of pages can be pending.
+/// Wraps a far tier. Any number of pages can be pending.
 pub struct Slow {
     far: Box<dyn Far>,
     min_ns: u64,

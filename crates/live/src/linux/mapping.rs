@@ -1,10 +1,9 @@
-//! Mappings of the runtime.
+//! Anonymous mappings of the runtime.
 
 use std::io;
 
 use crate::{Frame, PAGE, Range, Va};
 
-/// An anonymous mapping of the runtime.
 #[derive(Debug)]
 pub(super) struct Mapping {
     pub(super) start: *mut u8,

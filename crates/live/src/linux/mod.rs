@@ -36,12 +36,12 @@ mod system;
 mod tests;
 mod uffd;
 
-/// Maximum number of messages of one read. More than a program usually has threads: a read that is full of
-/// faults leaves other messages for the next.
+/// Maximum number of messages of one read. Usually more than the program has threads: faults are read first,
+/// at most one per thread, and other messages should fit, too.
 const BATCH: usize = 64;
 /// Pages of the discard area: frames that are freed at once.
 const DISCARD_PAGES: u64 = 64;
-/// Minimum and maximum time for which the parking area is unreachable after a foreign reference.
+/// Minimum and maximum time for which the areas are unreachable, in `Linux::fail_references`.
 const UNREACHABLE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
 /// `MADV_DONTNEED` for memory that may be locked (Linux 5.18).
 pub const MADV_DONTNEED_LOCKED: i32 = 24;
@@ -55,11 +55,10 @@ pub struct Linux {
     /// parking area would wait until its message is read.
     discard_uffd: Uffd,
     discard_area: Mapping,
-    /// The first pages of the discard area, which have frames.
+    /// Number of pages of the discard area that have frames: its first ones.
     discard_used: u64,
     /// The parking area. Its last page is the doorbell.
     parking: Mapping,
-    /// A thread of the program waits at the doorbell.
     doorbell_rang: bool,
     /// How long the parking area was unreachable last time.
     unreachable_for: Duration,
@@ -75,7 +74,7 @@ pub struct Linux {
     excluded: Regions,
     maps: File,
     pagemap: Pagemap,
-    text: Vec<u8>,
+    maps_text: Vec<u8>,
 }
 
 impl Linux {
@@ -123,7 +122,7 @@ impl Linux {
             excluded: Regions::default(),
             maps: open("/proc/self/maps")?,
             pagemap: Pagemap::new(open("/proc/self/pagemap")?),
-            text: Vec::with_capacity(1 << 20),
+            maps_text: Vec::with_capacity(1 << 20),
         };
         kernel.exclude_all();
         Ok(kernel)
@@ -132,7 +131,7 @@ impl Linux {
     /// Never manage what is mapped now.
     pub fn exclude_all(&mut self) {
         self.read_maps();
-        for mapping in MapsLine::all(&self.text) {
+        for mapping in MapsLine::all(&self.maps_text) {
             self.excluded.add(range(mapping.start, mapping.end));
         }
         for area in [self.parking.range(), self.discard_area.range()] {
@@ -234,10 +233,10 @@ impl Linux {
     }
 
     fn read_maps(&mut self) {
-        self.text.clear();
+        self.maps_text.clear();
         // If this fails, the next call reads the rest.
         if self.maps.rewind().is_ok() {
-            let _ = self.maps.read_to_end(&mut self.text);
+            let _ = self.maps.read_to_end(&mut self.maps_text);
         }
     }
 
@@ -245,7 +244,7 @@ impl Linux {
     /// and later retry at a page that was changing, but keep the first error if the retry succeeds
     /// (`move_pages` in mm/userfaultfd.c), and report `EEXIST` or a shorter move. A page that is no longer at
     /// its source has moved: nothing else removes a page during a request, as the caller must first read the
-    /// message about that.
+    /// message about the removal.
     fn check_moved(
         &mut self,
         done: std::result::Result<u64, Fail>,

@@ -41,7 +41,6 @@ struct Run {
     categories: u64,
 }
 
-/// The pages of this process.
 #[derive(Debug)]
 pub(super) struct Pagemap {
     file: File,

@@ -65,7 +65,7 @@ impl Kernel for Linux {
         self.parking.unlock();
         self.discard_area.unlock();
         self.read_maps();
-        let text = std::mem::take(&mut self.text);
+        let text = std::mem::take(&mut self.maps_text);
         for mapping in MapsLine::all(&text).filter(MapsLine::is_private_memory) {
             for part in self.excluded.gaps(range(mapping.start, mapping.end)) {
                 for range in known.gaps(part) {
@@ -79,7 +79,7 @@ impl Kernel for Linux {
                 }
             }
         }
-        self.text = text;
+        self.maps_text = text;
     }
 
     fn place(&mut self, at: Va, content: &[u8], protect: bool) -> std::result::Result<(), Fail> {

@@ -119,7 +119,7 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(processor_of(own).is_some() && processor_of(u32::MAX).is_none());
-        assert!(all.stall(own) && all.stall(1_000_000_000).eq(&false));
+        assert!(all.stall(own) && !all.stall(1_000_000_000));
         let first = all.all[0].thread.load(Ordering::Acquire);
         let before = ticks(first);
         while ticks(first) < before + 3 {

@@ -133,6 +133,7 @@ fn zeros_are_placed_in_memory_that_is_partly_read_only() {
 fn a_mapping_of_one_page_is_found() {
     let Some(kernel) = linux(1) else { return };
     let memory = Mapping::new(1).unwrap();
+    // The kernel is dropped first, and so must be bound last.
     let (memory, mut kernel) = (memory, kernel);
     write_at(memory.range().from, 1);
     kernel.excluded.add(Range::new(Va::new(0), Va::of(u64::MAX)));
@@ -153,7 +154,7 @@ fn three_pages_in_four_tebibytes_are_found_by_one_request() {
     touched.iter().for_each(|at| write_at(*at, 1));
     assert_eq!(kernel.pagemap.present(range), touched);
     assert_eq!(kernel.pagemap.requests, 1);
-    // The runs of several requests.
+    // 1,300 runs take three requests.
     let many: Vec<_> = (0..1300).map(|page| range.from.plus((1 << 20) + 2 * page)).collect();
     many.iter().for_each(|at| write_at(*at, 1));
     assert_eq!(kernel.pagemap.present(Range::new(many[0], range.from.plus(1 << 21))), many);
@@ -334,7 +335,7 @@ fn check_nodes(world: &World<Linux>) {
 
 /// A frame is on the requested node, and stays there when it is moved.
 #[test]
-fn frames_are_on_the_requested_node() {
+fn frames_are_on_the_node_that_is_asked_for() {
     let Some((_memory, mut kernel, range)) = with_program(4, 4) else { return };
     if let Err(error) = kernel.use_node("1") {
         return not_run(&error.to_string());
@@ -360,7 +361,7 @@ fn frames_are_on_the_requested_node() {
     assert!(!far(&kernel, range.from.plus(3).address()));
 }
 
-/// Reads return the last write, with each policy and far tier.
+/// With each policy and far tier.
 #[test]
 fn memory_under_a_policy_holds_what_was_written() {
     if linux(1).is_none() {

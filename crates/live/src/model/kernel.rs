@@ -23,6 +23,7 @@ impl Model {
         !self.rules.guard || self.changing.is_empty()
     }
 
+    /// Refuse a request while mappings are changing, and at random.
     fn guarded(&mut self) -> Result<(), Fail> {
         self.clock_ns += 1000;
         if (self.rules.guard && !self.changing.is_empty()) || self.by_chance(16) {
@@ -38,8 +39,8 @@ impl Model {
         (pte.frame, pte.protected) = (Some(frame), protected);
     }
 
-    /// A registered page without a frame.
-    fn target(&mut self, at: Va) -> Result<(), Fail> {
+    /// Check that a frame can be placed at this page.
+    fn check_target(&mut self, at: Va) -> Result<(), Fail> {
         self.guarded()?;
         match self.pte(at) {
             Some(Pte { registered: true, frame: None, .. }) => Ok(()),
@@ -49,7 +50,7 @@ impl Model {
     }
 
     fn place(&mut self, at: Va, value: u64, protect: bool, node: NodeId) -> Result<(), Fail> {
-        self.target(at)?;
+        self.check_target(at)?;
         self.new_frame(at, value, protect, node);
         self.note(format!("place {value} at {at:?}, protect {protect}"));
         self.wake(at);
@@ -123,13 +124,13 @@ impl<S: Share> ModelKernel<S> {
         }
     }
 
-    /// Make a request, unless the manager is gone.
-    fn ask<R>(&self, act: impl FnOnce(&mut Model) -> R) -> Option<R> {
-        self.ask_at(&self.share, act)
+    /// Make a request. `None` if the manager has ended.
+    fn act<R>(&self, act: impl FnOnce(&mut Model) -> R) -> Option<R> {
+        self.act_on(&self.share, act)
     }
 
     /// Make a request about the memory of this share.
-    fn ask_at<R>(&self, share: &S, act: impl FnOnce(&mut Model) -> R) -> Option<R> {
+    fn act_on<R>(&self, share: &S, act: impl FnOnce(&mut Model) -> R) -> Option<R> {
         let before = self.share.processes(|processes| {
             processes.requests += 1;
             processes.requests - 1
@@ -141,14 +142,14 @@ impl<S: Share> ModelKernel<S> {
         })
     }
 
-    /// A request.
+    /// Make a request, which fails if the manager has ended.
     fn request<R>(&self, act: impl FnOnce(&mut Model) -> Result<R, Fail>) -> Result<R, Fail> {
-        self.ask(act).unwrap_or(Err(Fail::Ended))
+        self.act(act).unwrap_or(Err(Fail::Ended))
     }
 
-    /// Read messages. The userfaultfds of their children are in the manager's table at once.
+    /// Read messages. The userfaultfds of forked children are in the manager's table at once.
     fn read(&self, share: &S, into: &mut Vec<Event>) {
-        self.ask_at(share, |model| {
+        self.act_on(share, |model| {
             let before = into.len();
             model.read(into);
             for event in &into[before..] {
@@ -187,7 +188,7 @@ impl<S: Share> Kernel for ModelKernel<S> {
 
     fn discover(&mut self, known: &Regions, into: &mut Vec<NewRegion>) {
         // Mappings are listed, registered and searched one after the other, as with /proc.
-        let mapped = self.ask(|model| {
+        let mapped = self.act(|model| {
             let pages = model.pages.iter().enumerate().filter(|(_, pte)| pte.mapped);
             pages.map(|(number, _)| Va::new(number as u64)).collect::<Vec<_>>()
         });
@@ -197,9 +198,9 @@ impl<S: Share> Kernel for ModelKernel<S> {
                 continue;
             }
             let registered =
-                self.ask(|model| model.pte(at).map(|pte| pte.registered = true).is_some());
+                self.act(|model| model.pte(at).map(|pte| pte.registered = true).is_some());
             if registered == Some(true) {
-                let there = self.ask(|model| model.pte(at).is_some_and(|pte| pte.frame.is_some()));
+                let there = self.act(|model| model.pte(at).is_some_and(|pte| pte.frame.is_some()));
                 let there = there == Some(true);
                 into.push(NewRegion { range, present: if there { vec![at] } else { Vec::new() } });
             }
@@ -263,7 +264,7 @@ impl<S: Share> Kernel for ModelKernel<S> {
     }
 
     fn wake(&mut self, at: Va) {
-        self.ask(|model| model.wake(at));
+        self.act(|model| model.wake(at));
     }
 
     fn frame(&self, at: Frame) -> &[u8] {
@@ -275,7 +276,7 @@ impl<S: Share> Kernel for ModelKernel<S> {
     }
 
     fn is_quiet(&mut self) -> bool {
-        self.ask(|model| model.is_quiet()).unwrap_or(true)
+        self.act(|model| model.is_quiet()).unwrap_or(true)
     }
 
     fn wait_for_messages(&mut self) {
@@ -292,7 +293,7 @@ impl<S: Share> Kernel for ModelKernel<S> {
 
     fn copy_to_child(&mut self, child: Child, at: Va, content: &[u8]) -> Result<(), Fail> {
         let value = value_of(content);
-        let given = self.ask_at(&self.share.child(child), |model| {
+        let given = self.act_on(&self.share.child(child), |model| {
             if self.share.processes(|processes| processes.uses(child.number())) {
                 model.place(at, value, false, NodeId::FAST)
             } else {
@@ -309,7 +310,7 @@ impl<S: Share> Kernel for ModelKernel<S> {
     fn release_child(&mut self, child: Child) {
         let space = self.share.child(child);
         let last =
-            self.ask_at(&space, |_| self.share.processes(|processes| processes.close(child)));
+            self.act_on(&space, |_| self.share.processes(|processes| processes.close(child)));
         if last == Some(true) {
             release(&space);
         }

@@ -1,11 +1,10 @@
-//! A model of the kernel, with a program that checks that it reads what it last wrote.
+//! A model of the kernel and of a program, which checks that each read returns the last write.
 //!
-//! It has the rules of userfaultfd in `fs/userfaultfd.c` and `mm/userfaultfd.c` (Linux 6.8 and later): faults
-//! are read before other messages; while a message about mappings is unread, every request fails with
-//! `EAGAIN`; the message of `madvise` precedes the removal of pages, those of `munmap` and `mremap` follow
-//! it; a request wakes the threads that wait at its pages; frames pinned for I/O cannot be moved.
-//! `linux/tests.rs` checks these rules on the real kernel. `processes.rs` has the rules of processes that
-//! end.
+//! The model follows `fs/userfaultfd.c` and `mm/userfaultfd.c` (Linux 6.8 and later): faults are read before
+//! other messages; while a message about mappings is unread, every request fails with `EAGAIN`; the message
+//! of `madvise` precedes the removal of pages, those of `munmap` and `mremap` follow it; a request wakes the
+//! threads that wait at its pages; frames pinned for I/O cannot be moved. `linux/tests.rs` checks these rules
+//! on the real kernel. `processes.rs` has the rules of processes that end.
 
 mod kernel;
 mod processes;
@@ -26,13 +25,13 @@ struct Pte {
     registered: bool,
     frame: Option<u64>,
     protected: bool,
-    /// What the program last wrote: a number that increases with every write.
-    truth: u64,
-    /// The alternative value: the page was written while it was released, and the first read decides which
-    /// came last.
+    /// What the program last wrote: a number that increases with every write; 0 if the page was released.
+    last_written: u64,
+    /// Another possible value: the page was written during its release, or the release had no message. The
+    /// first read decides.
     alternative: Option<u64>,
-    /// It is being released, and was not written since: it may be zeros already.
-    leaving: bool,
+    /// Being released, and not written since: it may read as zeros already.
+    releasing: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +70,6 @@ pub(crate) struct Rules {
     pub(crate) keeper: bool,
 }
 
-/// All rules.
 pub(crate) const ALL: Rules = Rules { guard: true, pins: true, outlives: true, keeper: true };
 
 /// An unread message, and the process that waits until it is read.
@@ -94,15 +92,18 @@ pub(crate) struct Model {
     changing: Vec<u32>,
     faults: VecDeque<(u64, Event)>,
     messages: VecDeque<Message>,
-    /// Faults and messages that are complete, and those messages of them that were not read.
+    /// IDs of faults that were woken, and of messages that were read or dropped.
     over: BTreeSet<u64>,
+    /// IDs of messages that were dropped: their sender was killed before they were read.
     aborted: BTreeSet<u64>,
     /// The page and the process of each waiting fault.
     waiting: BTreeMap<u64, (Va, u32)>,
-    next: u64,
+    /// The latest ID. Written values are IDs, too.
+    last_id: u64,
     clock_ns: u64,
     /// Maximum number of messages of one read.
     batch: usize,
+    /// State of the random numbers of [`by_chance`](Model::by_chance).
     chance: u64,
     /// A log, to debug a failing test.
     history: Vec<String>,
@@ -114,7 +115,7 @@ impl Model {
         Self {
             pages: vec![Pte::default(); pages],
             rules,
-            next: 1,
+            last_id: 1,
             batch: 1 + (seed % 5) as usize,
             chance: seed,
             ..Self::default()
@@ -126,11 +127,11 @@ impl Model {
     }
 
     fn id(&mut self) -> u64 {
-        self.next += 1;
-        self.next
+        self.last_id += 1;
+        self.last_id
     }
 
-    /// True once in `of` times.
+    /// True once in `of` times on average.
     fn by_chance(&mut self, of: u64) -> bool {
         self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         self.chance != 1 && (self.chance >> 33).is_multiple_of(of)
@@ -142,7 +143,7 @@ impl Model {
 
     // --- the program's side
 
-    /// Map those of these pages that are free.
+    /// Map the free pages of this range.
     pub(crate) fn map(&mut self, range: Range) {
         for at in range.each() {
             let pte = &mut self.pages[at.number() as usize];
@@ -189,11 +190,11 @@ impl Model {
         let pte = &mut self.pages[at.number() as usize];
         let alternative = pte.alternative.take();
         if write {
-            (pte.truth, content.value, pte.leaving) = (value, value, false);
-        } else if alternative == Some(content.value) || (pte.leaving && content.value == 0) {
-            pte.truth = content.value;
+            (pte.last_written, content.value, pte.releasing) = (value, value, false);
+        } else if alternative == Some(content.value) || (pte.releasing && content.value == 0) {
+            pte.last_written = content.value;
         }
-        let (holds, wrote) = (content.value, pte.truth);
+        let (holds, wrote) = (content.value, pte.last_written);
         if holds != wrote {
             panic!(
                 "{at:?} holds {holds}, and was last written {wrote}:\n{}",
@@ -249,7 +250,7 @@ impl Model {
     }
 
     /// Whether these pages are one mapping.
-    pub(crate) fn is_one(&self, range: Range) -> bool {
+    pub(crate) fn is_one_mapping(&self, range: Range) -> bool {
         let mut registered = range.each().map(|at| self.pages[at.number() as usize].registered);
         let first = registered.next();
         registered.all(|page| Some(page) == first)
@@ -273,7 +274,7 @@ impl Model {
         }
         for at in part.each() {
             if let Some(pte) = self.pte(at) {
-                pte.leaving = true;
+                pte.releasing = true;
             }
         }
         (part, Some(self.message(Event::Removed(part))))
@@ -284,8 +285,9 @@ impl Model {
         self.note(format!("zap {range:?} of {message}"));
         for at in range.each() {
             let Some(pte) = self.pte(at) else { continue };
-            pte.alternative = (message > 0 && pte.truth > message).then_some(pte.truth);
-            (pte.truth, pte.leaving, pte.protected) = (0, false, false);
+            pte.alternative =
+                (message > 0 && pte.last_written > message).then_some(pte.last_written);
+            (pte.last_written, pte.releasing, pte.protected) = (0, false, false);
             let frame = pte.frame.take();
             for content in self.frames.values_mut().filter(|content| content.held_at == Some(at)) {
                 content.held_at = None;
@@ -300,11 +302,11 @@ impl Model {
     /// and a page that is not in memory may keep its content.
     pub(crate) fn zap_unsent(&mut self, range: Range) {
         let before: Vec<u64> =
-            range.each().map(|at| self.pages[at.number() as usize].truth).collect();
+            range.each().map(|at| self.pages[at.number() as usize].last_written).collect();
         self.zap(range, 0);
-        for (at, truth) in range.each().zip(before) {
+        for (at, value) in range.each().zip(before) {
             if let Some(pte) = self.pte(at) {
-                pte.alternative = Some(truth);
+                pte.alternative = Some(value);
             }
         }
     }
@@ -349,7 +351,7 @@ impl Model {
             return None;
         }
         let registered = self.any_registered(range);
-        if !self.is_one(range) {
+        if !self.is_one_mapping(range) {
             return None;
         }
         for (from, to) in range.each().zip(target.each()) {
@@ -361,7 +363,7 @@ impl Model {
             }
         }
         self.note(format!("move {range:?} to {to:?}"));
-        // Completes when the source's unmap event arrives.
+        // One for the move, and one for the unmapping of its source.
         if registered {
             self.changing.extend([self.current; 2]);
         }
@@ -392,7 +394,7 @@ impl Model {
         content.pins -= 1;
         let held_at = content.held_at;
         if let Some(pte) = held_at.and_then(|at| self.pte(at)) {
-            (pte.truth, pte.alternative, pte.leaving) = (value, None, false);
+            (pte.last_written, pte.alternative, pte.releasing) = (value, None, false);
         }
         if !self.pages.iter().any(|pte| pte.frame == Some(frame)) {
             self.free_unpinned(frame);
@@ -403,7 +405,7 @@ impl Model {
     /// nothing is registered.
     pub(crate) fn fork(&mut self, number: u32) -> (Model, Option<u64>) {
         let mut child = Model::new(self.pages.len(), u64::from(number), self.rules);
-        child.next = self.next;
+        child.last_id = self.last_id;
         child.history.clone_from(&self.history);
         child.note("forked".into());
         child.pages.clone_from(&self.pages);
@@ -421,7 +423,7 @@ impl Model {
         (child, message)
     }
 
-    /// Close the userfaultfd. Returns the children whose messages were not read, and which lose theirs too.
+    /// Close the userfaultfd. Returns the children whose forks were not read: their userfaultfds close, too.
     pub(crate) fn unregister(&mut self) -> Vec<Child> {
         self.note("let go".into());
         for pte in &mut self.pages {
@@ -466,7 +468,6 @@ impl Model {
         self.clock_ns = self.clock_ns.max(ns);
     }
 
-    /// Nanoseconds since the start.
     pub(crate) fn now_ns(&self) -> u64 {
         self.clock_ns
     }
@@ -477,7 +478,6 @@ impl Model {
         self.frames.get(&frame).map(|content| content.node)
     }
 
-    /// Whether there is a message to read.
     pub(crate) fn has_messages(&self) -> bool {
         !self.faults.is_empty() || !self.messages.is_empty()
     }

@@ -11,10 +11,9 @@ use super::{Model, Rules};
 use crate::Child;
 use crate::ends::{RunState, Step, Watcher};
 
-/// The number of the program's address space. The others are those of its children.
+/// The number of the program's address space. Children have higher numbers.
 pub(crate) const FIRST: u32 = 0;
 
-/// A process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Process {
     /// Starts the program, and has a copy of its userfaultfd.
@@ -121,7 +120,7 @@ impl Processes {
     }
 
     /// Finish a fork. Returns whether the child runs: not if its parent was killed meanwhile.
-    pub(crate) fn begins(&mut self, child: u32) -> bool {
+    pub(crate) fn finish_fork(&mut self, child: u32) -> bool {
         let child = &mut self.programs[child as usize];
         child.made_by = None;
         child.alive
@@ -182,7 +181,7 @@ impl Processes {
             by,
             launcher: self.launcher,
             manager: self.manager,
-            // A run without a keeper is not killed because of that.
+            // A run that never had a keeper is not killed for lack of one.
             keeper: if self.rules.keeper { self.keeper } else { self.manager },
             finished: self.finished,
             failed: self.failed,
@@ -238,7 +237,7 @@ pub(crate) trait Share {
     fn child(&self, child: Child) -> Self;
     /// Access the processes exclusively.
     fn processes<R>(&self, act: impl FnOnce(&mut Processes) -> R) -> R;
-    /// Processes have changed.
+    /// Called when processes have changed.
     fn ring(&self) {}
     /// Called before a request, with the number of earlier ones.
     fn before(&self, _requests: u64) {}

@@ -25,7 +25,7 @@ use super::wire::{Reader, Wire};
 
 /// Maximum number of requests of a batch in one message.
 const BATCH: usize = 4096;
-/// Bytes of requests without a reply above which they are sent.
+/// Requests without a reply are sent once they exceed this number of bytes.
 const FULL: usize = MAX_MESSAGE / 2;
 
 /// A policy for one process.

@@ -47,11 +47,11 @@ impl State {
 #[repr(C, align(1024))]
 pub struct Block {
     state: AtomicU32,
-    /// The process; 0 for none.
+    /// PID of the process; 0 for none.
     pub pid: AtomicU32,
-    /// The manager's process.
+    /// PID of the manager; 0 for none.
     pub manager: AtomicU32,
-    /// The keeper's process.
+    /// PID of the keeper; 0 for none.
     pub keeper: AtomicU32,
     /// The program's descriptor of its userfaultfd at the start.
     pub descriptor: AtomicU32,
@@ -59,7 +59,7 @@ pub struct Block {
     pub own_bytes: AtomicU64,
     /// Pages that should have left the program's memory but are pinned there.
     pub held_pages: AtomicU64,
-    /// The launcher's end of the socket to its policy.
+    /// The program's descriptor of the launcher's end of the socket to the policy.
     pub socket: AtomicU32,
     /// Whether the manager waits for the policy in the launcher.
     pub(super) waits: AtomicU32,

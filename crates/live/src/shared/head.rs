@@ -9,7 +9,7 @@ use super::{COUNTERS, read_counters};
 use crate::Counters;
 use crate::setup::Setup;
 
-/// The run as a whole. Written by the launcher.
+/// Written by the launcher and the reaper; `top` by any process.
 #[derive(Debug)]
 #[repr(C, align(8192))]
 pub struct Head {

@@ -124,7 +124,7 @@ impl Shared {
     }
 
     pub fn head(&self) -> &Head {
-        // SAFETY: the mapping begins with it; all of it is atomic, and any bytes are valid.
+        // SAFETY: the mapping begins with the head; all of it is atomic, and any bytes are valid.
         unsafe { self.start.as_ref() }
     }
 
@@ -137,7 +137,7 @@ impl Shared {
     }
 
     pub fn blocks(&self) -> &[Block] {
-        // SAFETY: they follow the head in the mapping; all of a block is atomic, and any bytes are valid.
+        // SAFETY: the blocks follow the head in the mapping; all of them is atomic, and any bytes are valid.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(1).cast(), BLOCKS) }
     }
 

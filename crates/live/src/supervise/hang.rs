@@ -20,7 +20,7 @@ pub(super) const POLICY_HANG: Duration = Duration::from_secs(30);
 pub(super) struct HangDetector {
     /// The latest heartbeat, in nanoseconds.
     heartbeat: u64,
-    /// When it was last checked, and the processor time of its thread then.
+    /// Time of the last check in nanoseconds, and the thread's processor time then.
     checked: u64,
     used: Duration,
     /// Time since the heartbeat during which the thread could have run.
@@ -111,7 +111,7 @@ mod tests {
                 hang.hangs(&thread, last_beat.min(*step), step * 100_000_000, HANG)
             })
         };
-        // In steps of 100 ms, in each of which the thread runs for `runs_ms`.
+        // In each step of 100 ms, the thread runs for `runs_ms`. It sends heartbeats up to step `last_beat`.
         assert_eq!(steps_until('S', false, 0, 5), Some(25));
         assert_eq!(steps_until('R', false, 100, 5), Some(25));
         assert_eq!(steps_until('R', false, 50, 5), Some(45));

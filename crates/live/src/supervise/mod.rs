@@ -99,7 +99,7 @@ pub fn run(
     Ok(summary)
 }
 
-/// An eventfd that calls the launcher. Unlike with a pipe, a write raises no SIGPIPE if the launcher has
+/// An eventfd that wakes the launcher. Unlike with a pipe, a write raises no SIGPIPE if the launcher has
 /// ended.
 fn bell() -> IoResult<File> {
     // SAFETY: a system call that takes numbers.
@@ -119,7 +119,7 @@ fn processor_time() -> [f64; 2] {
 struct Supervisor {
     shared: Shared,
     bell: File,
-    /// By block.
+    /// By index of the block.
     images: BTreeMap<usize, Image>,
     provider: Option<Arc<dyn Provider>>,
     summary: Summary,
@@ -133,7 +133,7 @@ struct Image {
     /// A pidfd of its manager, once the manager runs.
     manager: Option<OwnedFd>,
     hang: HangDetector,
-    /// The connection to it, if its policy is in this process.
+    /// The socket to the process, if its policy runs in the launcher.
     socket: Option<Socket>,
 }
 
@@ -242,7 +242,7 @@ impl Supervisor {
                 let is_gone =
                     image.manager.as_ref().is_none_or(|fd| wait([Some(fd.as_raw_fd())], 0)[0]);
                 if is_gone {
-                    // It may have set its state before it ended.
+                    // The manager may have set the state before it ended.
                     return match block.state() {
                         State::Running => Err("its manager was killed".into()),
                         State::Failed => Err(block.why()),

@@ -27,7 +27,8 @@ struct SharedState {
     processes: RefCell<Processes>,
     /// What happens before the requests of these numbers.
     due: RefCell<Vec<(u64, Act)>>,
-    acts: Cell<bool>,
+    /// An act has happened, so the watchers run.
+    has_acted: Cell<bool>,
     forks: RefCell<Vec<Fork>>,
     /// Running processes, with their address spaces.
     running: RefCell<Vec<(u32, u32)>>,
@@ -52,7 +53,7 @@ impl Space {
             spaces: RefCell::default(),
             processes: RefCell::new(Processes::new(rules, 1)),
             due: RefCell::default(),
-            acts: Cell::new(false),
+            has_acted: Cell::new(false),
             forks: RefCell::default(),
             running: RefCell::new(vec![(0, FIRST)]),
         });
@@ -87,14 +88,14 @@ impl Space {
         self.shared.forks.borrow_mut().push((space, parent, message, child));
     }
 
-    /// Every process reads all pages that can be read. Children of finished forks run.
+    /// Every process reads all pages for which it need not wait. Children of finished forks run.
     fn look(&self) {
         let over = |(_, parent, message, _): &mut Fork| {
             message.is_none_or(|id| self.space(*parent).borrow().is_over(id))
         };
         let begun: Vec<_> = self.shared.forks.borrow_mut().extract_if(.., over).collect();
         for (space, _, _, child) in begun {
-            if self.processes(|processes| processes.begins(child)) {
+            if self.processes(|processes| processes.finish_fork(child)) {
                 self.shared.running.borrow_mut().push((child, space));
             }
         }
@@ -148,7 +149,7 @@ impl Share for Space {
     }
 
     fn before(&self, requests: u64) {
-        if self.shared.due.borrow().is_empty() && !self.shared.acts.get() {
+        if self.shared.due.borrow().is_empty() && !self.shared.has_acted.get() {
             return;
         }
         let due = self
@@ -171,10 +172,10 @@ impl Share for Space {
                 }
                 Act::Move => {}
             }
-            self.shared.acts.set(true);
+            self.shared.has_acted.set(true);
             self.look();
         }
-        if self.shared.acts.get() {
+        if self.shared.has_acted.get() {
             self.watch();
             if requests.is_multiple_of(8) {
                 self.look();
@@ -294,10 +295,8 @@ fn no_end_of_a_process_loses_a_page() {
     all_ends(ALL);
 }
 
-/// If the manager ends with the program, or is the only holder of the children's userfaultfds, children read
-/// zeros.
 #[test]
-fn who_outlives_whom_matters() {
+fn without_a_keeper_or_a_manager_that_survives_children_read_zeros() {
     for rules in [Rules { outlives: false, ..ALL }, Rules { keeper: false, ..ALL }] {
         let found = std::panic::catch_unwind(|| all_ends(rules));
         let found = found.expect_err("nothing is lost");
@@ -309,7 +308,7 @@ fn who_outlives_whom_matters() {
 /// A thread has moved memory, and the program is killed before its message. The child of another thread,
 /// which has the memory at an unknown address, is killed too.
 #[test]
-fn a_child_whose_pages_nobody_can_find_is_ended() {
+fn a_child_with_pages_at_an_unknown_address_is_killed() {
     let mut failures = 0;
     for (mapped, at) in
         [false, true].into_iter().flat_map(|mapped| (0..24).map(move |at| (mapped, at)))
@@ -324,9 +323,9 @@ fn a_child_whose_pages_nobody_can_find_is_ended() {
 }
 
 /// A known exception: a process that shares memory without being a thread is killed while it unmaps. The
-/// manager gets no message, and takes what the other process has mapped there since.
+/// manager gets no message, and evicts pages that the other process has mapped there since.
 #[test]
-fn who_is_killed_while_it_unmaps_takes_memory_from_who_shares_it() {
+fn a_process_killed_in_munmap_can_cost_memory_of_one_that_shares_it() {
     let settings = testing::settings("ssp").unwrap();
     let make = |mem: &mut dyn Memory| make("ssp", &settings, mem);
     let mut live = Live::with_all(1, 1, false, ALL, NUMBERS, make).unwrap();
@@ -346,7 +345,7 @@ fn who_is_killed_while_it_unmaps_takes_memory_from_who_shares_it() {
     });
     let reads = std::panic::AssertUnwindSafe(|| {
         live.run(&(rest..PAGES).map(Step::Write).collect::<Vec<_>>());
-        // Other pages need the room.
+        // Other pages need the room, so these are evicted.
         for page in (0..8).flat_map(|_| 0..rest) {
             live.run(&[Step::Write(page), Step::Read(page), Step::Sleep]);
         }

@@ -23,7 +23,7 @@ static AMBIGUOUS_RUNS: AtomicUsize = AtomicUsize::new(0);
 /// Pages of the program's address space.
 const PAGES: u64 = 12;
 
-/// A thread's process is dead.
+/// The error of an action by a thread whose process is dead.
 struct Dead;
 
 /// A process's view of an address space.
@@ -130,7 +130,7 @@ impl Shared {
         if let Some(id) = message {
             self.wait_for(id)?;
         }
-        if self.processes(|processes| processes.begins(child.process)) {
+        if self.processes(|processes| processes.finish_fork(child.process)) {
             thread::spawn(move || child.thread(|shared| shared.program(8)));
         }
         Ok(())
@@ -173,15 +173,15 @@ impl Shared {
                 // the memory.
                 1 if alone => {
                     let gone = self.act(|model| model.unmap_unsent(range))?;
-                    self.say(gone)?;
+                    self.send_and_wait(gone)?;
                 }
                 2 => self.act(|model| model.map(range))?,
                 3 if alone => {
                     let _place = self.places.lock().unwrap();
                     let to = Va::new(thread_rng().gen_range(0..PAGES));
                     let moved = self.act(|model| model.remap_unsent(range, to))?.flatten();
-                    self.say(moved)?;
-                    self.say(moved.map(|_| Event::Unmapped(range)))?;
+                    self.send_and_wait(moved)?;
+                    self.send_and_wait(moved.map(|_| Event::Unmapped(range)))?;
                 }
                 4 if held.is_none() && self.access(at, true)? => {
                     held = self.act(|model| model.pin(at))?;
@@ -218,7 +218,7 @@ impl Shared {
             match thread_rng().gen_range(0..6) {
                 0 => {
                     let gone = self.act(|model| model.unmap_unsent(own))?;
-                    self.say(gone)?;
+                    self.send_and_wait(gone)?;
                     own = self.act(|model| model.map_somewhere(2))?;
                 }
                 1 | 2 => {
@@ -231,9 +231,9 @@ impl Shared {
                             None => (gone, None, own),
                         }
                     })?;
-                    self.say(gone)?;
-                    self.say(moved)?;
-                    self.say(moved.map(|_| Event::Unmapped(own)))?;
+                    self.send_and_wait(gone)?;
+                    self.send_and_wait(moved)?;
+                    self.send_and_wait(moved.map(|_| Event::Unmapped(own)))?;
                     own = place;
                 }
                 what => assert!(self.access(at, what == 3)?, "{at:?} is not mapped"),
@@ -246,7 +246,7 @@ impl Shared {
     }
 
     /// Send this message, if there is one, and wait until it was read.
-    fn say(&self, event: Option<Event>) -> Result<(), Dead> {
+    fn send_and_wait(&self, event: Option<Event>) -> Result<(), Dead> {
         let Some(event) = event else { return Ok(()) };
         let id = self.act(|model| model.send(event))?;
         self.wait_for(id)
@@ -354,15 +354,15 @@ fn run(policy: &str, mapped: bool, rules: Rules, struck: bool) {
     run_under(make, mapped, rules, 2, struck, |shared| shared.program(25));
 }
 
-/// [`orders`] with the policy at the other end of a socket.
+/// [`run`] with the policy at the other end of a socket.
 fn run_remotely(policy: &str) {
     let settings = settings(policy).unwrap();
     let act = |shared: &Shared| shared.program(25);
     run_under(make_remote(policy, &settings), false, ALL, 2, false, act);
 }
 
-/// A program with this number of threads under a policy, each with this behaviour. `mapped`: the far tier is
-/// a memory node.
+/// A program with `count` threads under a policy, each with this behaviour. `mapped`: the far tier is a
+/// memory node. `struck`: a process is ended at a random time.
 fn run_under(
     make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
     mapped: bool,
@@ -448,7 +448,7 @@ fn no_order_loses_a_write_under_a_remote_policy() {
     }
 }
 
-/// Sources of moves are destinations of another thread at once, whose message is first.
+/// The source of a move is soon the destination of another thread's move, whose message may arrive first.
 #[test]
 fn no_order_of_moves_loses_a_write() {
     let moves = |mapped| {

@@ -1,4 +1,4 @@
-//! The runtime on the model of the kernel, sequentially and interleaved.
+//! Tests of the runtime on the model of the kernel, sequential and interleaved.
 
 mod alone;
 mod interleaved;
@@ -69,7 +69,7 @@ impl Far for Plain {
     }
 }
 
-/// A policy at the other end of a socket, with its base.
+/// A policy that declares all hooks, for the other end of a socket.
 pub(crate) struct FullPolicy {
     make: Option<Make>,
     rule: Always,
@@ -94,7 +94,7 @@ impl PolicySource for FullPolicy {
     fn start(&mut self, mem: &mut dyn Memory) -> nearfar_trace::Result<Started> {
         let make = self.make.take().expect("it is started once");
         let (hooks, wakes) = make(mem)?;
-        // All threads are its own.
+        // All threads spawned before this one are the policy's.
         let count = mem.spawn("last", Context::Kernel).index();
         let threads = (0..count).map(|index| Thread::new(index as u8, "")).collect();
         Ok(Started { hooks, threads, wakes })

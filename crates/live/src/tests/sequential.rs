@@ -21,6 +21,7 @@ mod held;
 /// Limit of page numbers unless a test needs fewer.
 pub(super) const NUMBERS: u32 = 1 << 11;
 
+/// A manager, and the model of the kernel and program that it manages.
 pub(super) struct Live {
     pub(super) manager: Manager<ModelKernel<Space>>,
     pub(super) model: Space,
@@ -299,9 +300,8 @@ fn on_both_kinds() -> impl Iterator<Item = (&'static str, bool)> {
     POLICIES.iter().flat_map(|(name, _)| [false, true].map(|mapped| (*name, mapped)))
 }
 
-/// Discovered memory is within the budget at once, without a fault.
 #[test]
-fn what_is_found_is_not_more_than_there_is_room_for() {
+fn discovered_memory_is_within_the_budget_without_a_fault() {
     let windows = (0..4).map(|seed| {
         let mut live = Live::start("none", &Settings::default(), seed, 1, false).unwrap();
         let new = Range::new(Va::new(PAGES.into()), Va::new((2 * PAGES).into()));
@@ -336,7 +336,7 @@ fn a_reference_sets_the_accessed_bit() {
 }
 
 #[test]
-fn a_live_memory_has_no_more_than_it_has() {
+fn a_live_memory_has_only_these_capabilities() {
     for (mapped, can) in [
         (false, &[Capability::AccessedBits][..]),
         (true, &[Capability::AccessedBits, Capability::FarIsMapped]),
@@ -371,7 +371,7 @@ fn references_to_a_mapped_far_tier_go_through() {
 
 /// References to a demoted page complete, unless it was armed in the same event.
 #[test]
-fn a_page_that_is_demoted_and_not_armed_is_there() {
+fn a_demoted_page_that_is_not_armed_is_resident() {
     for (armed, seed) in
         [false, true].into_iter().flat_map(|armed| (0..16).map(move |s| (armed, s)))
     {
@@ -387,7 +387,7 @@ fn a_page_that_is_demoted_and_not_armed_is_there() {
             continue;
         }
         world.end_event();
-        // If the kernel refuses it for a moment, the next reference does it.
+        // If the kernel refuses to restore the page now, the next reference restores it.
         assert!(world.pages.state(page).is_resident() || armed || world.event.again);
         let before = world.counters.hint_faults;
         live.access(at, false);
@@ -399,7 +399,7 @@ fn a_page_that_is_demoted_and_not_armed_is_there() {
 
 /// A page that is read during its copy moves; one that is written stays.
 #[test]
-fn a_copy_from_a_memory_node_is_given_up_if_the_page_is_written() {
+fn a_copy_from_a_memory_node_is_aborted_if_the_page_is_written() {
     for (write, parked) in [(false, false), (true, false), (false, true), (true, true)] {
         for seed in 0..16 {
             let mut live = Live::start("none", &Settings::default(), seed, 1, true).unwrap();

@@ -190,12 +190,10 @@ impl PageTable {
 
     // --- frames and slots
 
-    /// The frame of a parked page.
     pub(crate) fn frame(&self, page: Page) -> Frame {
         Frame::new(self.frames[page.index()])
     }
 
-    /// Set the frame of a parked page.
     pub(super) fn set_frame(&mut self, page: Page, frame: Frame) {
         self.frames[page.index()] = frame.number();
     }

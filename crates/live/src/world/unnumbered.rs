@@ -1,8 +1,8 @@
 //! Memory that moves to another address (`mremap`).
 //!
-//! If numbers run out, a moved page gets no page number at its new address: it is not managed from then on,
-//! and belongs in the program's memory. If it was there, the kernel has moved it. Otherwise it is
-//! **unnumbered** until it is placed there: as soon as requests succeed, or when it is touched.
+//! If numbers run out, a moved page gets no page number at its new address: from then on it is not managed,
+//! and belongs in the program's memory. The kernel has moved it if it was resident. A parked or stored page
+//! is **unnumbered** until it is placed in the program's memory: as soon as requests succeed, or on a touch.
 
 use nearfar_kernel::tiering::{Page, Refused};
 

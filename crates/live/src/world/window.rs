@@ -8,7 +8,7 @@ use super::workers::REST;
 use super::{PageFlags, World};
 use crate::Kernel;
 
-/// The queues also contain pages that have left the window since; the counts do not.
+/// The window. Its queues may contain pages that have left it since; its counts do not.
 #[derive(Debug)]
 pub(crate) struct Window {
     /// Oldest first.
@@ -94,6 +94,7 @@ impl<K: Kernel> World<K> {
                 self.window.stuck.push_back(page);
             }
         }
+        // Most entries are of pages that have left.
         if self.window.pages.len() as u64 > 4 * (self.window.limit + 16) {
             let mut pages = std::mem::take(&mut self.window.pages);
             pages.retain(|page| self.in_window(*page));

@@ -18,7 +18,6 @@ const DEPTHS: usize = REQUESTS.ilog2() as usize + 1;
 /// Predicted read time before the first read: about that of flash.
 const UNKNOWN_NS: u64 = 100_000;
 
-/// Requests in flight.
 pub(super) struct Queue {
     pub(super) ring: Ring,
     pub(super) uses: [Use; REQUESTS],

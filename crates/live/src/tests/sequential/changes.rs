@@ -39,7 +39,7 @@ fn pages_that_are_moved_keep_what_they_hold() {
 
 /// Moved pages without a number are in the program's memory, over the budget, wherever they were before.
 #[test]
-fn where_numbers_run_out_nothing_is_lost() {
+fn pages_moved_when_numbers_run_out_keep_what_they_hold() {
     let mut brought = 0;
     for (name, mapped) in on_both_kinds() {
         for (groups, seed) in (1..4).flat_map(|groups| (0..8).map(move |seed| (groups, seed))) {
@@ -54,7 +54,7 @@ fn where_numbers_run_out_nothing_is_lost() {
             let end = 2 * u64::from(PAGES);
             live.model.borrow_mut().unmap(Range::new(Va::new(16), Va::new(u64::from(PAGES))));
             live.settle();
-            // By a few pages, so that two groups become three.
+            // Not by whole groups, so that two groups become three.
             let mut range = Range::new(Va::new(0), Va::new(16));
             for to in [27, 1, 30].map(Va::new) {
                 let message = live.model.borrow_mut().remap(range, to);
@@ -82,12 +82,11 @@ fn where_numbers_run_out_nothing_is_lost() {
     assert!(brought > 0, "no page was far");
 }
 
-/// Messages of threads that change mappings arrive in any order.
 #[test]
-fn late_messages_take_nothing_that_is_in_use() {
+fn late_messages_release_no_page_in_use() {
     for mut live in after_thrashing() {
         let (one, two, free) = (part(0), part(1), Va::new(PAGES.into()));
-        // One thread has unmapped memory; the message of another, which moves its own there, is first.
+        // One thread unmaps `one`; another moves `two` there, and its message arrives first.
         let late = live.model.borrow_mut().unmap_unsent(one).unwrap();
         live.model.borrow_mut().remap(two, one.from).unwrap().unwrap();
         live.look_around(4);
@@ -110,10 +109,9 @@ fn late_messages_take_nothing_that_is_in_use() {
     }
 }
 
-/// A thread has moved memory away and is preempted; the message of another, which moves its own there, is
-/// first.
+/// One thread moves part 1 away and is preempted; another moves part 0 there, and its message arrives first.
 #[test]
-fn who_has_left_first_is_heard_of_last() {
+fn a_move_whose_message_arrives_last_is_applied_first() {
     for mut live in after_thrashing() {
         let free = Range::new(Va::new(PAGES.into()), Va::new(u64::from(PAGES) + 8));
         let late = live.model.borrow_mut().remap_unsent(part(1), free.from).unwrap().unwrap();

@@ -16,14 +16,13 @@ fn pin_all(live: &mut Live) -> Vec<u64> {
         .collect()
 }
 
-/// Far pages that cannot leave the program's memory are shown as fast.
 #[test]
 fn held_pages_are_shown_as_fast() {
     for seed in 0..8 {
         let mut live = Live::start("none", &Settings::default(), seed, 1, false).unwrap();
         let held = pin_all(&mut live);
         assert_eq!(held.len(), PAGES as usize);
-        // Each fault trims the window, which tries each of them.
+        // Each fault trims the window, which tries to evict each of them.
         live.release(Va::new(0));
         live.access(Va::new(0), true);
         let ([fast, far], window) = live.manager.world.used();
@@ -47,9 +46,9 @@ fn held_pages_are_shown_as_fast() {
     }
 }
 
-/// Pinned pages are retried with increasing delays, and moved once they are free.
+/// Once they are unpinned, they are moved.
 #[test]
-fn held_pages_are_not_tried_all_the_time() {
+fn pinned_pages_are_retried_with_increasing_delays() {
     let policies = ["tpp", "nomad", "ssp"].into_iter();
     for (name, mapped) in policies.flat_map(|name| [(name, false), (name, true)]) {
         let mut live = Live::start(name, &testing::settings(name).unwrap(), 1, 1, mapped).unwrap();
@@ -64,7 +63,7 @@ fn held_pages_are_not_tried_all_the_time() {
             }
             live.manager.world.counters.pinned - before
         };
-        // One second: at most 22 rests, a step after each, and two attempts per page of a step.
+        // In a second, each of at most 3 threads has 22 rests, a step after each, and 2 attempts per page.
         tried(&mut live);
         let often = tried(&mut live);
         assert!(often > 0 && often < 22 * 2 * 3 * u64::from(PAGES), "{name}: {often}");
