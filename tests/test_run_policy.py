@@ -354,7 +354,7 @@ class Named(Policy):
     (Foresees, {}, "needs future references"),
     (Based, {}, "samples"),
     (Ruled, {}, "only called on the base `nomad`"),
-    (Named, {}, "a line of text"),
+    (Named, {}, "a single line of text"),
     (type("Based", (Policy,), {"base": "nomad"}), {"notise": 1}, "no such knob"),
 ])  # fmt: skip
 def test_policies_that_cannot_run_live_are_refused_in_one_line(

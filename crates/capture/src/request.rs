@@ -38,7 +38,7 @@ nearfar_schema::options! {
         arch: Arch = "auto",
         /// Record child processes as well.
         follow_forks: bool = false,
-        /// Record only this share of the program's pages, such as 1%, which is several times as
+        /// Record only this share of the program's pages, such as 1%, which runs several times as
         /// fast. Memory curves then have 95 % intervals (`nearfar paging`); other studies need a
         /// whole trace. `auto` lowers the share as the program grows.
         sample: Option<Rate> = none("every page"),
@@ -63,8 +63,8 @@ nearfar_schema::options! {
         initrd: Option<String> = none("no file"),
         /// Command line of --kernel.
         append: Option<String> = none("nothing"),
-        /// When the recording of a virtual machine begins: `boot`; `marker`, when the guest asks for
-        /// it; or `console:TEXT`, when its console shows this text.
+        /// When the recording of a virtual machine begins: `boot`; `marker`, when the guest writes `start` to
+        /// its port it; or `console:TEXT`, when its console shows this text.
         start: Option<VmStart> = none("marker with --vm-image, otherwise boot"),
         /// Record the tasks of --vm-image as threads, instead of its processors.
         by_task: bool = false,

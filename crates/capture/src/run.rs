@@ -385,12 +385,14 @@ fn finish(
         unrecorded.push(format!("{count} {noun}"));
     }
     if let Some(name) = recording.unseen.take() {
-        warnings.push(format!("some stores of `{name}` were not seen with this QEMU"));
+        warnings.push(format!(
+            "some stores by `{name}` instructions are missing: this QEMU does not report them"
+        ));
     }
     if streams.recording.out.skip > 0 {
         warnings.push("the program ended within the records to skip: nothing is recorded".into());
     }
-    let no_data = (!streams.began()).then(|| "no data of the program arrived".to_owned());
+    let no_data = (!streams.began()).then(|| "QEMU sent no data of the program".to_owned());
     let start = streams.recording.out.schedule.waits_for();
     let not_begun = start.map(|start| {
         let start = start.describe();

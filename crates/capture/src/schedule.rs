@@ -114,7 +114,7 @@ impl Start {
             Start::After(wait) => format!("{} after the program", wait.text),
             Start::On(signal) => format!("on {}", signal.name()),
             Start::Guest(VmStart::Console(text)) => format!("when the console showed '{text}'"),
-            Start::Guest(_) => "when the guest asked for it".into(),
+            Start::Guest(_) => "when the guest wrote `start`".into(),
         }
     }
 }

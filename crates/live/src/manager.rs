@@ -28,8 +28,7 @@ pub(crate) const AMBIGUOUS: &str = "its threads move memory to and from the same
     in an order that the kernel does not report";
 
 /// Why a child is ended if the location of its memory is unknown.
-pub(crate) const LOST: &str =
-    "a thread that moved memory was killed before its message, while another thread forked";
+pub(crate) const LOST: &str = "a thread was killed after it moved memory and before the kernel reported the move, while another thread forked";
 
 /// Consecutive turns with messages after which the policy's threads run nevertheless. If they ran more often,
 /// they would evict pages before the program's threads, which waited for these pages, have used them.

@@ -27,7 +27,7 @@ nearfar_schema::options! {
         /// Fast memory of each process: 512M, or 50% of the peak resident set of the program's largest
         /// process.
         fast: OneMemory = required(),
-        /// Tier of the other memory; file:PATH makes a file, umd:MACHINE simulates an SSD, node:N
+        /// Far tier, for the rest of the memory; file:PATH makes a file, umd:MACHINE simulates an SSD, node:N
         /// is a memory node.
         far: Tier = "zstd",
         /// Tiering policy: a name, or a Python file such as mine.py.
@@ -170,7 +170,7 @@ impl RunOptions {
         knobs: BTreeMap<String, String>,
     ) -> Result<Setup> {
         if name.contains(char::is_control) {
-            let what = "the name of a policy is a line of text";
+            let what = "a policy's name is a single line of text";
             return Err(Error::input("policy", what, "choose another"));
         }
         let setup = self.setup_of(name, declared.base.as_deref(), knobs)?;
@@ -248,7 +248,7 @@ fn foreseeing(name: &str) -> Error {
     Error::input(
         format!("--policy {name}"),
         "needs future references, which a running program cannot provide",
-        "choose another; nearfar tiering --list has them",
+        "choose another policy; `nearfar tiering --list` lists them",
     )
 }
 
@@ -375,7 +375,7 @@ mod tests {
             (with(Some("memtis"), Hooks::default(), "mine", &[]), "samples"),
             (with(Some("nomad"), Hooks::default(), "mine", &[("notise", "x")]), "no such knob"),
             (with(None, Hooks::FORESEE, "mine", &[]), "--policy mine: needs future"),
-            (with(None, Hooks::default(), "a\nb", &[]), "a line of text"),
+            (with(None, Hooks::default(), "a\nb", &[]), "a single line of text"),
         ] {
             let text = found.map(|_| ()).unwrap_err().to_string();
             assert!(text.contains(says) && !text.contains('\n'), "{text}");

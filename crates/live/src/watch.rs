@@ -26,13 +26,13 @@ nearfar_schema::columns! {
         command: String,
         /// Fast memory in use.
         fast_bytes: u64 ["bytes"] as "fast",
-        /// Maximum of the samples.
+        /// Maximum sampled fast memory in use.
         fast_peak_bytes: u64 ["bytes"] as "fast peak",
         /// Fast memory that it may use (`--fast`); of the whole run that of all its processes.
         budget_bytes: u64 ["bytes"] as "budget",
         /// Memory in the far tier, shadows included, before compression.
         far_pages_bytes: u64 ["bytes"] as "far",
-        /// Maximum of the samples.
+        /// Maximum sampled memory in the far tier.
         far_pages_peak_bytes: u64 ["bytes"] as "far peak",
         /// Bytes that the far tier uses, after compression.
         far_bytes: u64 ["bytes"] as "far takes",
@@ -55,11 +55,11 @@ nearfar_schema::columns! {
         window_faults: u64 as "let through",
         /// Processor time of its manager.
         manager_seconds: f64 ["s"] as "manager time",
-        /// Faults over the last second; null in the first snapshot, as are the next three.
+        /// Faults per second since the previous snapshot; null in the first, as are the next three columns.
         faults_per_second: Option<f64> ["per s"] as "faults/s",
-        /// Promotions over the last second.
+        /// Promotions per second since the previous snapshot.
         promotions_per_second: Option<f64> ["per s"] as "promotions/s",
-        /// Demotions over the last second.
+        /// Demotions per second since the previous snapshot.
         demotions_per_second: Option<f64> ["per s"] as "demotions/s",
         /// Processor share of its manager since the previous snapshot.
         manager_share: Option<f64> as "manager",
@@ -163,11 +163,12 @@ impl Watched {
         }
         Err(match pid {
             Some(_) if is_other => {
-                refused("is of another version of nearfar", "watch it with that one")
+                refused("is of another version of nearfar", "watch it with that version")
             }
-            None if is_other => {
-                refused("the run belongs to another version of nearfar", "watch it with that one")
-            }
+            None if is_other => refused(
+                "the run belongs to another version of nearfar",
+                "watch it with that version",
+            ),
             None => refused("no `nearfar run` of this user is under way", ""),
             Some(pid) if fs::read_dir(format!("/proc/{pid}/fd")).is_err() => {
                 refused("is another user's process", "become that user, or root")

@@ -63,7 +63,7 @@ fn begin(setup: &str) -> Result<(), String> {
                 // SAFETY: a system call without arguments.
                 let user = unsafe { libc::geteuid() };
                 let may = "may not use userfaultfd: it needs the capability CAP_SYS_PTRACE";
-                return Err(format!("the program has become that of user {user}, who {may}"));
+                return Err(format!("the program now runs as user {user}, who {may}"));
             }
             _ => return Err(format!("nearfar run cannot be reached: {error}")),
         },

@@ -271,8 +271,8 @@ fn check_page_size(bytes: libc::c_long) -> Result<()> {
     if usize::try_from(bytes) == Ok(PAGE) {
         return Ok(());
     }
-    let what = format!("its pages are of {bytes} bytes");
-    Err(Error::missing("kernel", what, format!("use one whose pages are of {PAGE} bytes")))
+    let what = format!("its page size is {bytes} bytes");
+    Err(Error::missing("kernel", what, format!("use one with a page size of {PAGE} bytes")))
 }
 
 /// Why userfaultfd is not available.

@@ -31,7 +31,7 @@ fn linux(places: u32) -> Option<Linux> {
 fn a_kernel_with_another_page_size_is_refused() {
     assert!(check_page_size(4096).is_ok());
     let refused = check_page_size(65536).unwrap_err().to_string();
-    assert!(refused.starts_with("kernel: its pages are of 65536 bytes; use one "), "{refused}");
+    assert!(refused.starts_with("kernel: its page size is 65536 bytes; use one "), "{refused}");
 }
 
 /// A mapping of the test as the program, and a kernel. The kernel must be dropped first, so that unmapping

@@ -104,7 +104,11 @@ impl Remote {
 }
 
 fn no_launcher() -> Error {
-    Error::missing("policy", "nearfar run, which has it, does not answer", "start it again")
+    Error::missing(
+        "policy",
+        "nearfar run, which runs the policy, does not answer",
+        "start it again",
+    )
 }
 
 /// Make the policy at the other end of `socket` for `mem`. Its base runs at this end.

@@ -28,7 +28,7 @@ mod hang;
 mod summary;
 
 /// Why a run is killed if its reaper has ended.
-const REAPER_GONE: &str = "the process that waits for its processes was killed";
+const REAPER_GONE: &str = "the process that waits for the program's processes was killed";
 /// Maximum number of checks, 1 ms apart, whether the reaper has waited for the managers that have ended.
 const REAP_CHECKS: u32 = 200;
 /// Maximum time between two checks of all processes.
