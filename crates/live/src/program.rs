@@ -74,10 +74,7 @@ fn check_file(path: &Path, depth: u32) -> Result<()> {
         };
         return match interpreter {
             Some(interpreter) if depth > 0 => check_file(&interpreter, depth - 1),
-            _ => refuse(
-                "names an interpreter on its first line that does not exist",
-                "look at its first line",
-            ),
+            _ => refuse("names an interpreter that does not exist", "look at its first line"),
         };
     }
     // A 64-bit little-endian ELF file.
