@@ -1,4 +1,4 @@
-//! `all` (the paper's all_EPF): every embedded page fault goes to the kernel.
+//! `all` (all_EPF in paper 002): every embedded page fault goes to the kernel.
 
 use super::{Epf, Fault, PolicyEntry, bare};
 

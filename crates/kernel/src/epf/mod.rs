@@ -1,4 +1,4 @@
-//! Embedded page faults (UMD, 002, section 2.3): faults while a DRAM-interface SSD moves a page
+//! Embedded page faults (paper 002, section 2.3): faults while a DRAM-interface SSD moves a page
 //! from its flash to its DRAM.
 //!
 //! One file per policy. A policy decides whether the fault is passed to the kernel as an exception;
@@ -18,7 +18,7 @@ pub struct Fault {
     pub predicted_ns: u64,
 }
 
-/// A policy.
+/// A policy for embedded page faults.
 pub trait Epf: Send + Sync {
     /// Whether the fault is passed to the kernel.
     fn pass(&self, fault: &Fault) -> bool;
@@ -60,7 +60,7 @@ pub fn parse(text: &str) -> Result<Box<dyn Epf>, String> {
     (policy.make)(argument).map_err(|what| format!("{shown:?}: {what}; write {}", policy.usage))
 }
 
-/// The value of an option: a name, with an argument after a colon if it takes one.
+/// An option's value: a policy's name, with an argument after a colon if it takes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written(pub String);
 

@@ -1,4 +1,4 @@
-//! `none` (the paper's no_EPF): the core waits for the device, the kernel is not notified.
+//! `none` (no_EPF in paper 002): the core waits for the device, the kernel is not notified.
 
 use super::{Epf, Fault, PolicyEntry, bare};
 

@@ -44,7 +44,7 @@ impl Mode for MemoryMode {
                 let what = format!("{count} nodes of persistent memory behind node {dram}, not 1");
                 return Err(refuse(what));
             };
-            // Assumption: as much is reserved as of the DRAM; page structures are on the node.
+            // Assumption: firmware reserves as much as of the DRAM; page structures are on the node itself.
             let firmware = topology.nodes[dram].reserved / PAGE;
             let reserved = firmware + page_structs(topology.nodes[pmem].bytes);
             memories.push(Memory {

@@ -10,14 +10,15 @@
 //!
 //! * **Inactive tail** (`shrink_inactive_list`, `folio_check_references`): a page referenced since
 //!   the last scan is marked (`PG_referenced`) and stays: at the inactive head, or in the active
-//!   list if it was already marked or is executable. Any other page is evicted. Pages that stay are
-//!   put back after each 32.
+//!   list if it was already marked or is executable. Any other page is evicted. Pages that stay
+//!   return to the lists after each batch of 32.
 //! * **Active tail** (`shrink_active_list`), only if the inactive list of that type is low or a
 //!   page of that type was activated at refault since the last reclaim (`prepare_scan_control`):
 //!   pages move to the inactive head; their accessed bits are cleared, their marks stay. Referenced
 //!   executable pages go to the active head instead.
-//! * When the batch is free, the type with fewer pages left to scan is skipped, and the other is
-//!   scanned to the same share of its target, at most 32 more pages of each list.
+//! * When the batch is free, the type with fewer pages left to scan is skipped, and the other type
+//!   is scanned up to the share of its target that the first reached, but at most 32 more pages of
+//!   each list.
 //! * After each priority, 32 more pages of the anonymous active tail if the anonymous inactive list
 //!   is low (`inactive_is_low`: inactive x max(1, sqrt(10 x both lists in GiB)) < active).
 //!
@@ -60,8 +61,8 @@
 //!
 //! In a [sample](Setup::share) of a memory, batches and faults between updates of the statistics are
 //! its share of those of the whole memory, at least 1, and list lengths in GiB are those of the whole
-//! memory. The whole memory has 32 faults between two reclaims, one of which has likely activated a
-//! page; a sample may have a single fault. Its reclaim therefore considers the last 32 faults.
+//! memory. Between two reclaims, the whole memory has 32 faults, which likely include an activation; a
+//! sample may have a single fault. Reclaim of a sample therefore considers the last 32 faults.
 //!
 //! Not modelled, because a trace does not contain it: kswapd and watermarks, concurrent reclaim,
 //! huge pages, read-ahead of swap and files. Differences for files:

@@ -1,5 +1,5 @@
-//! Tests of page lifetimes: a trace's accesses and ends against plain lists, and the simulator that runs
-//! them against the reference implementation.
+//! Tests of page lifetimes: the accesses and ends of a trace are those of plain lists, and the simulator's
+//! actions are those of the reference implementation.
 
 use std::collections::HashMap;
 

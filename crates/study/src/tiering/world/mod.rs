@@ -49,7 +49,7 @@ pub struct World {
     pub(super) running: Option<usize>,
     /// The clock of the program's current thread.
     pub(super) clock: Time,
-    /// The clocks of all its threads but the current one, whose slot is stale.
+    /// The clocks of the program's threads; the slot of the current one is stale.
     clocks: Vec<Time>,
     pub(super) current: usize,
     load: Load,

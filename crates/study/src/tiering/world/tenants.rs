@@ -135,7 +135,7 @@ impl World {
         (account.shadows, account.shadows_peak)
     }
 
-    /// Restart the peak count of shadow copies.
+    /// Reset the peak of shadows to their current number.
     pub fn reset_peak(&mut self, tenant: usize) {
         let account = &mut self.accounts[tenant];
         account.shadows_peak = account.shadows;
