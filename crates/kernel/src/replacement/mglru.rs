@@ -16,7 +16,8 @@
 //! * **Aging** (`try_to_inc_max_seq`) walks the page tables, clears accessed bits, moves the
 //!   referenced pages to the youngest generation and starts a new one. It skips a page table
 //!   unless the previous walk (`walk_pte_range`) or an eviction since then (`lru_gen_look_around`)
-//!   found at least an eighth of the pages that it examined there referenced. The kernel uses Bloom filters for this; here there are no false positives.
+//!   found at least an eighth of the pages that it examined there referenced. The kernel uses Bloom
+//!   filters for this; here there are no false positives.
 //! * **A batch** is up to 64 pages from the tail of the oldest generation of one type, out of at
 //!   most 4096 scanned (`scan_folios`). Pages that a walk made younger go to the head of their
 //!   generation. Of the others, a referenced page goes to the head of the youngest generation, with

@@ -5,8 +5,8 @@
 //! (within the hot threshold, which adapts), up to the rate limit. If less than `high` is free, the
 //! page stays and kswapd is woken (`mm/migrate.c`, `numamigrate_isolate_page`); kswapd demotes until
 //! WMARK_PROMO is free (`mm/vmscan.c`, `pgdat_balanced`). Promotion stops the faulting thread, as in
-//! TPP, but a page faults only once. Scans are [those of Linux 6.12](super::scan). If accesses are spread evenly,
-//! all pages fault equally soon, so that hot pages cannot be distinguished from cold ones.
+//! TPP, but a page faults only once. Scans are [those of Linux 6.12](super::scan). If accesses are
+//! spread evenly, all pages fault equally soon, so that hot pages cannot be distinguished from cold ones.
 
 use super::knobs::{Frames, Knobs, Settings};
 use super::reclaim::{ByCopy, Reclaim, ReclaimKnobs};

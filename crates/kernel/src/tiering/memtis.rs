@@ -74,7 +74,7 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     foresees: false,
     knobs: MemtisKnobs::declared,
     make: |settings, mem| {
-        // References that are faults reach no counter of the processor.
+        // The processor does not sample references that fault.
         let required = [Capability::Samples, Capability::FarIsMapped];
         need(mem, &required, "memtis", USE_HINT_FAULTS)?;
         let mut knobs = MemtisKnobs::read(settings)?;
@@ -104,7 +104,7 @@ fn base_pages(page: Page, span: u32) -> Range<usize> {
     page.index()..page.index() + span as usize
 }
 
-/// Flag of a mapping: allocated since the last halving, which does not change its count.
+/// Flag of a mapping: allocated since the last halving; the next halving does not change its count.
 const NEW: u8 = COUNTED << 1;
 
 /// A migration thread's run.
@@ -136,7 +136,7 @@ pub struct Memtis {
     samples: u64,
     /// Whether counts were halved since the threshold was last adapted.
     cooled: bool,
-    /// Used frames at the last halving because of new memory.
+    /// Used frames at the last halving that new memory caused.
     used: u64,
     /// Whether an allocation found the fast node nearly full.
     pressed: bool,
@@ -299,7 +299,7 @@ impl Memtis {
             // At most once around the list.
             to_scan: if none_cold { 0 } else { self.lists.frames(0, false) },
             moved: 0,
-            // Shares of tenants change which pages may be demoted.
+            // Valid for one tenant only: shares change which pages may be demoted.
             none_cold: Some(self.cooler).filter(|_| mem.tenants() == 1),
         });
         for _ in 0..self.knobs.batch.max(1) {

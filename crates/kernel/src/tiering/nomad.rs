@@ -14,7 +14,7 @@
 //! * Shadows are reclaimed in the order of their index when the slow node runs short or has no
 //!   frame for a demotion.
 //!
-//! The index is in order of page numbers, in the kernel in order of frames. If the hot set is written
+//! Here the index is in order of page numbers; in the kernel, in order of frames. If the hot set is written
 //! and does not fit the fast node, shadows cost a fault each, hold slow memory, and save few copies
 //! (see `ssp`).
 
@@ -106,7 +106,7 @@ pub struct Nomad<R> {
     /// The promotion candidate queue, newest first.
     pcq: VecDeque<Page>,
     promote: Promote,
-    /// Pages that were promoted at least once. If they are in the fast node, it is by promotion.
+    /// Pages that were promoted at least once. If one is in the fast node, its last move was a promotion.
     promoted: PageSet,
     /// Pages that have or had a shadow. One that loses its shadow stays until shadows are reclaimed,
     /// because removing it at once would be another cache miss.
@@ -367,7 +367,7 @@ impl<R: ShadowRule> Policy for Nomad<R> {
     }
 
     fn pressure(&mut self, mem: &mut dyn Memory, node: NodeId, _: Tenant) {
-        // A slow node full of shadows is not full.
+        // Shadows that fill a slow node can be freed.
         if node != NodeId::FAST {
             drop_shadows(&mut self.shadows, mem, self.knobs.demotion_drops);
         }

@@ -54,7 +54,7 @@ pub struct Scanner {
     all_nodes: bool,
     /// Scans of a pass that arm nothing; `None` before Linux 6.12.
     idle: Option<u64>,
-    /// Such scans left in this pass.
+    /// Remaining scans of this pass that arm nothing.
     idle_left: u64,
     /// Since Linux 6.12: there is no scan before this time.
     due: Time,
@@ -147,11 +147,11 @@ impl Scanner {
         }
         let limit = mem.page_limit();
         let step = self.knobs.scan_size.0;
-        let mut pass = step.saturating_mul(8).min(u64::from(limit));
+        let mut budget = step.saturating_mul(8).min(u64::from(limit));
         loop {
             // One armed page uses up the step that it is in (`nr_pte_updates`).
-            let mut left = step.min(pass);
-            pass -= left;
+            let mut left = step.min(budget);
+            budget -= left;
             self.requests.clear();
             while left > 0 {
                 let at = Page::new(self.cursor);
@@ -169,7 +169,7 @@ impl Scanner {
                     self.idle_left = self.idle.unwrap_or(0);
                     self.passed |= self.idle_left == 0;
                     if self.idle.is_some() {
-                        (left, pass) = (0, 0);
+                        (left, budget) = (0, 0);
                     }
                 }
             }
@@ -181,7 +181,7 @@ impl Scanner {
                     any = true;
                 }
             }
-            if any || pass == 0 {
+            if any || budget == 0 {
                 break;
             }
         }
