@@ -10,7 +10,8 @@
 //! * `update_task_scan_period`: at the first fault after a pass the period doubles, because no
 //!   fault was local or shared: fast pages do not fault, and all threads count as one task here.
 //!
-//! A scanner [of Linux 6.12](Scanner::follow_linux_6_12) also follows rules that matter where a pass has few scans:
+//! A scanner [of Linux 6.12](Scanner::follow_linux_6_12) also follows rules that matter if a pass has few
+//! scans:
 //!
 //! * `task_numa_work`: a scan ends at the end of memory. A mapping without hint faults, such as the stack,
 //!   takes a separate scan (`vma_is_accessed`, `vma_pids_forced`; since 6.7).
