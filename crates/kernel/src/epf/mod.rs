@@ -109,7 +109,7 @@ mod tests {
     proptest! {
         /// A threshold of 0 equals `all`, an unreachable one `none`.
         #[test]
-        fn thresholds_at_their_limits(predicted_ns in 0u64..1_000_000_000_000, at in 0u64..2_000_000) {
+        fn extreme_thresholds_equal_all_and_none(predicted_ns in 0u64..1_000_000_000_000, at in 0u64..2_000_000) {
             let fault = Fault { predicted_ns };
             let pass = |text: &str| parse(text).unwrap().pass(&fault);
             prop_assert!(pass("all") && pass("smart:0ns"));

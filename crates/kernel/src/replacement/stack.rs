@@ -29,7 +29,7 @@ const NEW: u32 = u32::MAX;
 const IN_FRONT: u32 = u32::MAX - 1;
 const CLEAN: u32 = u32::MAX;
 
-/// State of a page, of which a reference touches one cache line.
+/// State of a page: 8 bytes, so that a reference touches one cache line.
 #[derive(Clone, Copy, Debug)]
 struct Page {
     /// Slot, [`NEW`] or [`IN_FRONT`].

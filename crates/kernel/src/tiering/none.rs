@@ -29,7 +29,7 @@ mod tests {
     use super::super::testing::thrash;
 
     #[test]
-    fn does_nothing() {
+    fn takes_no_action() {
         assert!(thrash("none", 3).is_empty());
     }
 }

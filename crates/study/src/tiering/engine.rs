@@ -219,8 +219,8 @@ impl Engine {
     /// Run accesses up to a [`Stop`]; at `horizon`, another thread of the program is due. Returns the number
     /// of accesses done.
     ///
-    /// The node is read from the page-table entry, prefetched [`AHEAD`] accesses ago, even on a TLB hit; the two
-    /// agree, because migration flushes the TLB.
+    /// Even on a TLB hit, the node is read from the page-table entry, prefetched [`AHEAD`] accesses ago. This is
+    /// exact, because migration flushes the TLB.
     fn run_fast_path(&mut self, accesses: &[Access], horizon: Time) -> (usize, Stop) {
         let due = self.due().min(horizon).ps();
         let world = &mut self.world;
@@ -261,11 +261,11 @@ impl Engine {
                 misses += 1;
                 clock += walk;
             }
-            let (node, way) = (entry::node(entry).index(), usize::from(write));
-            clock += cost[node][way];
-            count[node][way] += 1;
-            left[way] -= lines[way];
-            if left[way] <= 0 {
+            let (node, kind) = (entry::node(entry).index(), usize::from(write));
+            clock += cost[node][kind];
+            count[node][kind] += 1;
+            left[kind] -= lines[kind];
+            if left[kind] <= 0 {
                 (done, stop) = (index + 1, Stop::Sample);
                 break;
             }
@@ -356,11 +356,11 @@ impl Engine {
     fn sample(&mut self, access: Access) {
         let world = &mut self.world;
         let page = world.mapping_of(access.page());
-        let way = usize::from(access.write());
-        world.left[way] += world.period[way] as i64;
-        if world.left[way] <= 0 {
+        let kind = usize::from(access.write());
+        world.left[kind] += world.period[kind] as i64;
+        if world.left[kind] <= 0 {
             // The period is shorter than an access: one sample per access.
-            world.left[way] = 1;
+            world.left[kind] = 1;
         }
         world.event = world.clock;
         world.charge(world.hardware().costs.sample);

@@ -166,7 +166,7 @@ pub(super) fn lives(
 }
 
 impl Builder {
-    /// Record a change of the thread's address space, which `addr` contains.
+    /// Record a change of the thread's address space, which `addr` contains unless it is a kernel address.
     fn switch(&mut self, thread: u32, addr: u64) {
         if addr >> 63 == 1 {
             return;

@@ -352,7 +352,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
-fn mistakes_are_explained() {
+fn invalid_inputs_are_errors_that_name_a_remedy() {
     let scale = 1.0 / 512.0;
     let say = |result: nearfar_trace::Result<_>| match result {
         Ok(()) => String::new(),

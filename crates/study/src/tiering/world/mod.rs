@@ -64,6 +64,7 @@ pub struct World {
     pub(super) free_of_charge: bool,
     /// Picoseconds of a load by node, with the current traffic.
     latency: [u64; MAX_NODES],
+    /// Picoseconds of a page walk.
     pub(super) walk: u64,
     /// Share of each node's bandwidth that the program uses.
     program_busy: [f64; MAX_NODES],
