@@ -19,8 +19,8 @@
 //! * When the batch is free, the type with fewer pages left to scan is skipped, and the other type
 //!   is scanned up to the share of its target that the first reached, but at most 32 more pages of
 //!   each list.
-//! * After each priority, 32 more pages of the anonymous active tail if the anonymous inactive list
-//!   is low (`inactive_is_low`: inactive x max(1, sqrt(10 x both lists in GiB)) < active).
+//! * After each priority, 32 more pages of the anonymous active tail are scanned if the anonymous
+//!   inactive list is low (`inactive_is_low`: inactive x max(1, sqrt(10 x both lists in GiB)) < active).
 //!
 //! Evictions and activations of both types advance one clock (`nonresident_age`). An evicted page
 //! records the time. If it returns before more ticks have passed than there are pages in the other
@@ -41,9 +41,9 @@
 //!
 //! * With swappiness 0, only file pages are scanned. If there are none, the kernel kills the
 //!   program; here, anonymous pages are scanned.
-//! * At priority 0, all pages of all lists.
-//! * Only file pages if 1 / 2^k of their inactive list is at least one page, the list is not low,
-//!   and no file page was activated at refault since the last reclaim (`cache_trim_mode`).
+//! * At priority 0, all pages of all lists are scanned.
+//! * Only file pages are scanned if 1 / 2^k of their inactive list is at least one page, the list is
+//!   not low, and no file page was activated at refault since the last reclaim (`cache_trim_mode`).
 //! * Otherwise anonymous pages have weight swappiness / (anonymous cost + total cost), file pages
 //!   (200 - swappiness) / (file cost + total cost) (`calculate_pressure_balance`). The cost of a
 //!   type (`lru_note_cost`) is 32 for each page that reclaim writes and each refault of a formerly

@@ -6,9 +6,9 @@
 //! as one page. [`Rules::merges`] says which ranges become huge (`collapse_scan_pmd`). The thread makes
 //! free blocks by compaction, so its allocations do not fail here.
 //!
-//! Not modelled: processes are scanned in the order of their numbers, not in that in which they began;
-//! mappings of files; merging into pages smaller than 2 MiB (Linux 7); accessed bits, which only
-//! reclaim clears: mapped pages count as referenced.
+//! Not modelled: the order in which processes began (they are scanned by number); mappings of files;
+//! merging into pages smaller than 2 MiB (Linux 7); accessed bits, which only reclaim clears: mapped
+//! pages count as referenced.
 
 use super::{Advice, HUGE};
 

@@ -3,14 +3,14 @@
 //! Lee et al., "MEMTIS: Efficient Memory Tiering with Dynamic Page Classification and Page Size
 //! Determination", SOSP'23, as its kernel has it (`cosmoss-jigu/memtis`, `mm/htmm_core.c` and
 //! `mm/htmm_migrater.c`): the processor samples loads that miss the last-level cache, and stores. A page's
-//! count goes into a histogram of 16 bins by its logarithm; the hot threshold is the lowest bin from which
-//! up everything fits the fast node (`__adjust_active_threshold`). Counts are halved after many samples
-//! or much new memory (`__cooling`). A new page starts with a count just above the threshold and
-//! keeps it at the first halving (`htmm_skip_cooling`), so it is hot until later halvings.
+//! count goes into a histogram of 16 bins by its logarithm; the hot threshold is the lowest bin such that
+//! the pages of this and higher bins fit the fast node (`__adjust_active_threshold`). Counts are halved
+//! after many samples or much new memory (`__cooling`). A new page starts with a count just above the
+//! threshold and keeps it at the first halving (`htmm_skip_cooling`), so it is hot until later halvings.
 //!
 //! Two threads wake periodically. One demotes pages that are neither hot nor warm, as many as the hot
-//! pages below need (`need_toptier_demotion`); the other promotes hot pages, as many as there is room
-//! (`promotion_available`). The program's memory limit on a node is the node's size. Huge pages
+//! pages of slower nodes need (`need_toptier_demotion`); the other promotes hot pages, as many as there
+//! is room for (`promotion_available`). The program's memory limit on a node is the node's size. Huge pages
 //! whose accesses are skewed are split ([`split`]).
 //!
 //! One in hundreds of accesses is sampled, so it takes seconds until a page is sampled; if operations

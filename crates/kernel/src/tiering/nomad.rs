@@ -5,13 +5,13 @@
 //!
 //! * A hint fault restores the page's entry at once and puts the page on the promotion candidate
 //!   queue (PCQ). Each fault walks the whole queue: a page that has left its node is dropped; one
-//!   that is young and active goes to the migration pending queue (MPQ); a young one that is not
-//!   yet active is marked accessed and stays; any other is dropped beyond the look-back.
+//!   that is young (accessed) and active goes to the migration pending queue (MPQ); a young one that
+//!   is not yet active is marked accessed and stays; any other is dropped if beyond the look-back.
 //! * kpromote copies pages of the MPQ while the program keeps running (a transaction). A page written
 //!   during the copy stays where it is and is tried again in the next pass.
 //! * The old frame is kept as a **shadow**, the promoted page is write-protected. The first write
 //!   (shadow fault) frees the shadow; demotion of a page that still has it needs no copy.
-//! * Shadows are reclaimed in the order of their index when the slow node runs short or has no
+//! * Shadows are reclaimed in the order of an index when the slow node runs short or has no
 //!   frame for a demotion.
 //!
 //! Here the index is in order of page numbers; in the kernel, in order of frames. If the hot set is written

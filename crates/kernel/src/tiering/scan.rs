@@ -15,7 +15,7 @@
 //!
 //! * `task_numa_work`: a scan ends at the end of memory. A mapping without hint faults, such as the stack,
 //!   takes a separate scan (`vma_is_accessed`, `vma_pids_forced`; since 6.7).
-//! * `update_task_scan_period`: when the period doubles, the next scan is that much later.
+//! * `update_task_scan_period`: when the period doubles, the next scan is a new period later.
 //! * `task_numa_work`: a scan takes at most 3 % of the program's time.
 
 use super::knobs::{Frames, Knobs, Settings};
