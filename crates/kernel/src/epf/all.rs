@@ -2,7 +2,6 @@
 
 use super::{Epf, Fault, PolicyEntry, bare};
 
-/// The policy `all`.
 pub struct All;
 
 impl Epf for All {

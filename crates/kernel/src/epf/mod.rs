@@ -40,7 +40,6 @@ pub struct PolicyEntry {
     make: fn(Option<&str>) -> PolicyResult,
 }
 
-/// All policies.
 pub const POLICIES: &[PolicyEntry] = &[none::POLICY, all::POLICY, smart::POLICY];
 
 /// Parse a policy: `none`, `all`, `smart:50us`.

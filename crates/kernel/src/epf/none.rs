@@ -2,7 +2,6 @@
 
 use super::{Epf, Fault, PolicyEntry, bare};
 
-/// The policy `none`.
 pub struct None;
 
 impl Epf for None {

@@ -5,7 +5,6 @@ use nearfar_hardware::units::Time;
 
 use super::{Epf, Fault, PolicyEntry};
 
-/// The policy `smart`.
 pub struct Smart {
     /// Minimum predicted time of faults that are passed, picoseconds.
     threshold_ps: u128,

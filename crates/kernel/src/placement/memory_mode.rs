@@ -8,7 +8,6 @@ use nearfar_trace::{Error, Result};
 
 use super::{Group, Memory, Mode, Policy, in_order, page_structs, route, unreserved_pages};
 
-/// Memory mode.
 pub struct MemoryMode;
 
 impl Mode for MemoryMode {

@@ -118,7 +118,6 @@ impl Default for StackDistance {
 }
 
 impl StackDistance {
-    /// An empty stack.
     pub fn new() -> Self {
         let mut stack = Self {
             front: Front::new(),

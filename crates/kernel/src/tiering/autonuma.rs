@@ -43,7 +43,6 @@ fn ticks(mem: &dyn Memory) -> u32 {
     (mem.now().ps() >> TICK) as u32
 }
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "NUMA balancing, memory tiering mode of Linux 6.3: hot by hint-fault latency",
     follows: "Linux 6.3, should_numa_migrate_memory (kernel/sched/fair.c); scans of Linux 6.12; lists of Linux 5.13",
@@ -76,7 +75,6 @@ struct Window {
     frames: u64,
 }
 
-/// NUMA balancing.
 #[derive(Debug)]
 pub struct Autonuma {
     knobs: AutonumaKnobs,

@@ -43,7 +43,6 @@ knobs! {
     }
 }
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "HybridTier: samples counted in Bloom filters, by frequency and by momentum",
     follows: "HybridTier (ASPLOS'25), its runtime",

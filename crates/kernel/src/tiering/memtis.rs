@@ -65,7 +65,6 @@ knobs! {
     }
 }
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "Memtis: sampled access histogram, periodic migration, huge-page split",
     follows: "Memtis (SOSP'23), its kernel for Linux 5.15",
@@ -119,7 +118,6 @@ struct Run {
     none_cold: Option<u64>,
 }
 
-/// Memtis.
 #[derive(Debug)]
 pub struct Memtis {
     knobs: MemtisKnobs,

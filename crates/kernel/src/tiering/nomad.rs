@@ -49,7 +49,6 @@ knobs! {
     }
 }
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "NOMAD: transactional promotion, a shadow kept for every promoted page",
     follows: "NOMAD (OSDI'24), kernel module and patch for Linux 5.13",

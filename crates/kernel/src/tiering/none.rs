@@ -5,7 +5,6 @@
 
 use super::{Memory, PolicyEntry, Page, Policy};
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "pages stay where first touched",
     follows: "",

@@ -10,7 +10,6 @@ use std::cmp::Reverse;
 use super::pages::PageSet;
 use super::{Memory, PolicyEntry, NodeId, Page, Policy, Refused};
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "best placement at the start of each phase, at no cost: an upper bound",
     follows: "",

@@ -64,7 +64,6 @@ knobs! {
     }
 }
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "Selective Shadow Paging: NOMAD, a shadow only for pages that stayed clean last time",
     follows: "Selective Shadow Paging (SSP, 003), on NOMAD (OSDI'24)",
