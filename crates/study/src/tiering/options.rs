@@ -185,7 +185,7 @@ impl Request {
     }
 
     /// Default scale of the policies' times and sizes. For traces, which are not scaled, it is their peak
-    /// memory relative to [`TUNED_FRAMES`], at most 1.
+    /// memory relative to `TUNED_FRAMES`, at most 1.
     pub fn policy_scale(&self, programs: &[Arc<Prepared>]) -> f64 {
         match programs.iter().any(|program| program.is_trace()) {
             true => (f64::from(resident(programs)) / TUNED_FRAMES).min(1.0),
