@@ -1,5 +1,5 @@
-//! Policies of the kernel: page replacement, read-ahead, tiering, placement on memory nodes, embedded
-//! page faults.
+//! Policies of the kernel: page replacement, read-ahead, huge pages, tiering, placement on memory nodes,
+//! embedded page faults.
 //!
 //! This crate has no times: costs belong to `nearfar-hardware`, their sums to `nearfar-study`.
 

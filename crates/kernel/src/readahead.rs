@@ -5,7 +5,8 @@
 //!
 //! * **System calls.** A read at the start of a file, or after the previous one, opens a window of 4
 //!   pages. A miss with fewer than two cached pages right before it reads one page. An access to the
-//!   marked page of a window prefetches the next window, which is twice as large, up to the maximum.
+//!   marked page of a window (`PG_readahead`) prefetches the next window, which is twice as large, up
+//!   to the maximum.
 //! * **Mappings.** A fault reads the 32 pages around it and marks the page after three quarters of
 //!   them. A mapping with over a hundred more misses than hits reads single pages.
 //!
@@ -270,6 +271,7 @@ mod tests {
         let mut files = Readahead::default();
         (0..6).for_each(|page| files.write(3, page));
         assert_eq!(files.access(3, 2, Access::Call), Fetch::default());
+        // All 6 pages before page 6 are cached, so the window has 2 x 6 + 1 pages.
         let next = files.access(3, 6, Access::Call);
         assert_eq!(next.submitted.map(|request| request.pages), Some(13));
         // Each file has its own state.

@@ -11,6 +11,7 @@ use std::collections::BinaryHeap;
 /// Threads that are ready, or will be at a known time.
 #[derive(Debug, Default)]
 pub struct RunQueue {
+    /// Ready time, sequence number and thread.
     queue: BinaryHeap<Reverse<(u64, u64, u32)>>,
     queued: u64,
 }
@@ -136,7 +137,7 @@ mod tests {
         }
 
         /// Thread 0 always runs, thread 1 sleeps. A woken thread preempts while its run time plus the
-        /// granularity is less than that of the other, and its credit is bounded.
+        /// granularity is less than thread 0's run time, and its credit is bounded.
         #[test]
         fn sleepers_preempt_while_they_have_run_less(granularity in 1u64..1000, ran in 0u64..10_000) {
             let mut fairness = Fairness::default();

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_that_is_not_there_is_an_error() {
+    fn a_missing_processor_or_too_much_memory_is_an_error() {
         assert!(bandwidth(Access::Read, &[0, 1 << 20], 1 << 20, None, 3).is_err());
         assert!(bandwidth(Access::Read, &[0], 1 << 62, None, 3).is_err());
     }

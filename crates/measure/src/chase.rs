@@ -88,7 +88,7 @@ impl Chase {
         self.loads
     }
 
-    /// Nanoseconds per load, of `batches` of about `loads` each. Continues where it ended.
+    /// Nanoseconds per load, of `batches` of about `loads` each. Continues where the last call ended.
     pub fn times(&mut self, loads: usize, batches: usize) -> Vec<f64> {
         (0..batches).map(|_| self.time(loads)).collect()
     }
@@ -115,7 +115,8 @@ fn step<const N: usize>(_memory: &Mapping, at: &mut [usize], steps: usize) -> f6
     for _ in 0..steps {
         for place in &mut now {
             // SAFETY: `Chase::new` has written into each place the address of another place, nothing writes
-            // to the memory since, and it is borrowed. Addresses, because an index would add a cycle.
+            // to the memory since, and it is borrowed. Places are addresses, because an index would add a
+            // cycle.
             *place = unsafe { *ptr::with_exposed_provenance::<u64>(*place) } as usize;
         }
     }

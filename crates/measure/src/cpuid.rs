@@ -137,7 +137,7 @@ fn caches(leaves: &Leaves, leaf: u32) -> Vec<Cache> {
     caches.collect()
 }
 
-/// TLBs from leaves 0x80000005 (8 bits for entries, 8 for ways) and 0x80000006 (12 bits, and a 4-bit code).
+/// TLBs from leaves 0x80000005 (entries in 8 bits, ways in 8) and 0x80000006 (in 12, and a 4-bit code).
 fn from_amd(leaves: &Leaves, processor: &mut Processor) {
     // Since Zen all sizes share the entries that both registers count.
     let shared = processor.family >= 0x17;

@@ -1,5 +1,5 @@
-//! Measurements of this machine. Each function times one thing and returns every single time;
-//! callers interpret them.
+//! Measurements of this machine. Each function measures one quantity and returns every sample;
+//! callers interpret the samples.
 //!
 //! Nothing here changes the machine: memory belongs to this process, and files to the caller.
 

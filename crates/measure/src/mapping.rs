@@ -1,4 +1,4 @@
-//! Anonymous memory from the kernel.
+//! Anonymous memory mappings, and the cost of touching them.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -129,8 +129,8 @@ impl Mapping {
     }
 
     /// Write one byte of every `step`. Returns processor time and minor faults. With `work`, a part
-    /// of the work follows each write, and the time is the excess over the same with all pages
-    /// resident.
+    /// of the work follows each write, and the time is the excess over the time of the same writes and
+    /// work with all pages resident.
     pub fn write(&mut self, step: usize, work: Option<&mut Work>) -> Touched {
         self.touch(step, work, |place| {
             // SAFETY: `touch` passes addresses in the memory, which `&mut self` lends.

@@ -7,9 +7,10 @@ use nearfar_trace::{Error, Result};
 
 use crate::thread::{Stopwatch, pin};
 
-/// Nanoseconds per switch, one value for each of `batches` batches of `rounds` round trips. Two threads wake each other through pipes; the
-/// time of a single thread to write to a pipe and read from it is subtracted. Uses the processor
-/// time of the process, in which no other threads should run.
+/// Nanoseconds per switch, one value for each of `batches` batches of `rounds` round trips. Two
+/// threads wake each other through pipes; the time of a single thread to write to a pipe and read
+/// from it is subtracted. Uses the processor time of the process, in which no other threads should
+/// run.
 ///
 /// # Errors
 /// The system denies a pipe or the processor.

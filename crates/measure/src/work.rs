@@ -12,7 +12,7 @@ use crate::mapping::{Mapping, Pages};
 /// More than the capacity of a core's caches.
 const DATA: usize = 4 << 20;
 const LINE: usize = 64;
-/// Size of each part of the work: about ten microseconds, the interval between faults of programs
+/// Loads and calls of each part of the work: about ten microseconds, the interval between faults of programs
 /// with many faults.
 const LOADS: usize = 1000;
 const CALLS: usize = 1000;

@@ -61,7 +61,7 @@ pub(crate) fn capture_run(
             })
         })
     });
-    // Ctrl-C is part of the outcome; any other exception is the caller's.
+    // Ctrl-C is part of the outcome; any other exception is raised again.
     if let Some(error) = raised {
         return Err(error);
     }

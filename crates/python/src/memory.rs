@@ -1,4 +1,4 @@
-//! The allocator. When the system has no memory left, it prints one line and exits with a code. Rust would
+//! The allocator. When the system has no memory left, it prints one line and exits with code 2; Rust would
 //! abort with a signal.
 
 use std::alloc::{GlobalAlloc, Layout};

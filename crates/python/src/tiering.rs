@@ -37,7 +37,7 @@ pub(crate) fn tiering_policies() -> String {
     serde_json::Value::Array(policies.collect()).to_string()
 }
 
-/// The error of a policy that cannot run with a real program (`nearfar run`) and any far tier.
+/// The error of a policy that cannot run with a real program (`nearfar run`), whatever the far tier.
 fn refused_live(policy: &str) -> Option<String> {
     let settings = Settings { scale: 1.0, ..Settings::default() };
     nearfar_live::options::check_policy(policy, &settings, true)

@@ -87,8 +87,8 @@ pub trait Rows {
     /// The result columns, each with the better direction, `less` or `more`. The first is the
     /// default for comparisons and plots.
     const METRICS: &'static [(&'static str, &'static str)];
-    /// The column whose values distinguish repetitions, of rows or of a sweep over the option of this
-    /// name; empty if there is none.
+    /// Name of the column, or of a swept option, that distinguishes repetitions; empty if there is
+    /// none.
     const SEED: &'static str;
 }
 

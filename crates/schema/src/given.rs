@@ -9,9 +9,7 @@ pub enum Given {
     /// No value, as Python's `None`.
     Nothing,
     Flag(bool),
-    /// A whole number.
     Whole(i128),
-    /// A number.
     Real(f64),
     /// Text, in the grammar of the option.
     Text(String),

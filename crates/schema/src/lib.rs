@@ -1,5 +1,5 @@
-//! Declarations of options, columns and registries, and the grammar of sizes, times and rates. It
-//! depends on no other crate of nearfar.
+//! Declarations of options, columns and registries, and the grammar of sizes, times and rates. This
+//! crate depends on no other crate of nearfar.
 //!
 //! A study declares its options with [`options!`] and its rows with [`columns!`], next to its code.
 //! The command line, the Python signatures and types, the tables of the docs, the Arrow schema, the

@@ -8,7 +8,7 @@ use crate::{Given, Value};
 
 /// A number in the type's base unit, or text with a unit.
 macro_rules! amounts {
-    ($($(#[$attribute:meta])* $name:ident, $metavar:literal, $parse:path, $a:literal, $fix:literal,
+    ($($(#[$attribute:meta])* $name:ident, $metavar:literal, $parse:path, $expected:literal, $fix:literal,
        $plain:expr;)*) => {
         $(
             $(#[$attribute])*
@@ -25,8 +25,8 @@ macro_rules! amounts {
                         Given::Text(text) => $parse(text).map(Self),
                         Given::Whole(number) => u64::try_from(*number)
                             .map(Self)
-                            .map_err(|_| refuse(given, $a, $fix)),
-                        other => Err(refuse(other, $a, $fix)),
+                            .map_err(|_| refuse(given, $expected, $fix)),
+                        other => Err(refuse(other, $expected, $fix)),
                     }
                 }
                 fn plain(&self) -> Json {

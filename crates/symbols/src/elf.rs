@@ -27,7 +27,7 @@ pub fn build_id(path: &Path) -> Result<Option<String>> {
     Ok(id)
 }
 
-/// The symbols at offsets of the ELF file `image`. Its debug information may be in another file.
+/// The symbols at offsets of the ELF file `image`. Its debug information may be in the file `debug`.
 ///
 /// # Errors
 /// A file cannot be opened.

@@ -1,8 +1,7 @@
-//! `all` (the paper's all_EPF): every embedded page fault goes to the kernel.
+//! `all` (all_EPF in paper 002): every embedded page fault goes to the kernel.
 
 use super::{Epf, Fault, PolicyEntry, bare};
 
-/// The policy `all`.
 pub struct All;
 
 impl Epf for All {

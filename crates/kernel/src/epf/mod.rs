@@ -1,4 +1,4 @@
-//! Embedded page faults (UMD, 002, section 2.3): faults while a DRAM-interface SSD moves a page
+//! Embedded page faults (paper 002, section 2.3): faults while a DRAM-interface SSD moves a page
 //! from its flash to its DRAM.
 //!
 //! One file per policy. A policy decides whether the fault is passed to the kernel as an exception;
@@ -18,7 +18,7 @@ pub struct Fault {
     pub predicted_ns: u64,
 }
 
-/// A policy.
+/// A policy for embedded page faults.
 pub trait Epf: Send + Sync {
     /// Whether the fault is passed to the kernel.
     fn pass(&self, fault: &Fault) -> bool;
@@ -40,7 +40,6 @@ pub struct PolicyEntry {
     make: fn(Option<&str>) -> PolicyResult,
 }
 
-/// All policies.
 pub const POLICIES: &[PolicyEntry] = &[none::POLICY, all::POLICY, smart::POLICY];
 
 /// Parse a policy: `none`, `all`, `smart:50us`.
@@ -60,7 +59,7 @@ pub fn parse(text: &str) -> Result<Box<dyn Epf>, String> {
     (policy.make)(argument).map_err(|what| format!("{shown:?}: {what}; write {}", policy.usage))
 }
 
-/// The value of an option: a name, with an argument after a colon if it takes one.
+/// An option's value: a policy's name, with an argument after a colon if it takes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written(pub String);
 
@@ -109,7 +108,7 @@ mod tests {
     proptest! {
         /// A threshold of 0 equals `all`, an unreachable one `none`.
         #[test]
-        fn thresholds_at_their_limits(predicted_ns in 0u64..1_000_000_000_000, at in 0u64..2_000_000) {
+        fn extreme_thresholds_equal_all_and_none(predicted_ns in 0u64..1_000_000_000_000, at in 0u64..2_000_000) {
             let fault = Fault { predicted_ns };
             let pass = |text: &str| parse(text).unwrap().pass(&fault);
             prop_assert!(pass("all") && pass("smart:0ns"));

@@ -1,8 +1,7 @@
-//! `none` (the paper's no_EPF): the core waits for the device, the kernel is not notified.
+//! `none` (no_EPF in paper 002): the core waits for the device, the kernel is not notified.
 
 use super::{Epf, Fault, PolicyEntry, bare};
 
-/// The policy `none`.
 pub struct None;
 
 impl Epf for None {

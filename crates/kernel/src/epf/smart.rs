@@ -1,11 +1,10 @@
-//! `smart:TIME` (the paper's smart_EPF, with 50 us): only faults predicted to take TIME or longer
+//! `smart:TIME` (smart_EPF in paper 002, with 50 us): only faults predicted to take TIME or longer
 //! go to the kernel.
 
 use nearfar_hardware::units::Time;
 
 use super::{Epf, Fault, PolicyEntry};
 
-/// The policy `smart`.
 pub struct Smart {
     /// Minimum predicted time of faults that are passed, picoseconds.
     threshold_ps: u128,

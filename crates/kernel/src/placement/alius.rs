@@ -1,4 +1,4 @@
-//! aliusM (004): DRAM and persistent memory are both system memory, for kernel and programs
+//! aliusM (paper 004): DRAM and persistent memory are both system memory, for kernel and programs
 //! alike. DRAM first, near before far; then persistent memory, interleaved over the modules of a
 //! socket, the own socket before the other.
 //!

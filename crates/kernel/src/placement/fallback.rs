@@ -7,8 +7,8 @@ const CPU_PENALTY: u64 = 1;
 const MAX_NODES: u64 = 1024;
 
 /// The fallback order of every node, by node number: nodes of `shown` (those with memory) from near
-/// to far. Ties go to nodes numbered above the starting node, then to nodes with a lower load, which
-/// is how many earlier orders have them first at their distance. This spreads allocations.
+/// to far. Ties go to nodes numbered above the starting node, then to nodes with a lower load: the
+/// number of earlier orders with the node first at its distance. This spreads allocations.
 ///
 /// The `cores` of the nodes count only if memory was `added` to the running system: Linux then
 /// rebuilds the orders, which at boot are built before any processor is counted.

@@ -8,7 +8,6 @@ use nearfar_trace::{Error, Result};
 
 use super::{Group, Memory, Mode, Policy, in_order, page_structs, route, unreserved_pages};
 
-/// Memory mode.
 pub struct MemoryMode;
 
 impl Mode for MemoryMode {
@@ -44,7 +43,7 @@ impl Mode for MemoryMode {
                 let what = format!("{count} nodes of persistent memory behind node {dram}, not 1");
                 return Err(refuse(what));
             };
-            // Assumption: as much is reserved as of the DRAM; page structures are on the node.
+            // Assumption: firmware reserves as much as of the DRAM; page structures are on the node itself.
             let firmware = topology.nodes[dram].reserved / PAGE;
             let reserved = firmware + page_structs(topology.nodes[pmem].bytes);
             memories.push(Memory {

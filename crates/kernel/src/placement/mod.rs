@@ -162,7 +162,6 @@ pub fn mode(name: &str) -> Option<&'static dyn Mode> {
 /// Consecutive pages of an allocation with a repeating pattern of memories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Number of pages.
     pub pages: u64,
     /// Index of the memory of each page, repeated until the extent ends.
     pub pattern: Vec<usize>,

@@ -1,5 +1,5 @@
 //! CLOCK, the second-chance algorithm with one hand (Corbato 1968), as in
-//! page-size advice (000) and TLB and fault models (001).
+//! papers 000 (page-size advice) and 001 (TLB and fault models).
 //!
 //! Frames form a ring. On a fault the hand clears set accessed bits and evicts the first page whose
 //! bit is clear; the new page takes its frame, and the hand moves on. The hand moves only when no

@@ -10,16 +10,17 @@
 //!
 //! * **Inactive tail** (`shrink_inactive_list`, `folio_check_references`): a page referenced since
 //!   the last scan is marked (`PG_referenced`) and stays: at the inactive head, or in the active
-//!   list if it was already marked or is executable. Any other page is evicted. Pages that stay are
-//!   put back after each 32.
+//!   list if it was already marked or is executable. Any other page is evicted. Pages that stay
+//!   return to the lists after each batch of 32.
 //! * **Active tail** (`shrink_active_list`), only if the inactive list of that type is low or a
 //!   page of that type was activated at refault since the last reclaim (`prepare_scan_control`):
 //!   pages move to the inactive head; their accessed bits are cleared, their marks stay. Referenced
 //!   executable pages go to the active head instead.
-//! * When the batch is free, the type with fewer pages left to scan is skipped, and the other is
-//!   scanned to the same share of its target, at most 32 more pages of each list.
-//! * After each priority, 32 more pages of the anonymous active tail if the anonymous inactive list
-//!   is low (`inactive_is_low`: inactive x max(1, sqrt(10 x both lists in GiB)) < active).
+//! * When the batch is free, the type with fewer pages left to scan is skipped, and the other type
+//!   is scanned up to the share of its target that the first reached, but at most 32 more pages of
+//!   each list.
+//! * After each priority, 32 more pages of the anonymous active tail are scanned if the anonymous
+//!   inactive list is low (`inactive_is_low`: inactive x max(1, sqrt(10 x both lists in GiB)) < active).
 //!
 //! Evictions and activations of both types advance one clock (`nonresident_age`). An evicted page
 //! records the time. If it returns before more ticks have passed than there are pages in the other
@@ -40,9 +41,9 @@
 //!
 //! * With swappiness 0, only file pages are scanned. If there are none, the kernel kills the
 //!   program; here, anonymous pages are scanned.
-//! * At priority 0, all pages of all lists.
-//! * Only file pages if 1 / 2^k of their inactive list is at least one page, the list is not low,
-//!   and no file page was activated at refault since the last reclaim (`cache_trim_mode`).
+//! * At priority 0, all pages of all lists are scanned.
+//! * Only file pages are scanned if 1 / 2^k of their inactive list is at least one page, the list is
+//!   not low, and no file page was activated at refault since the last reclaim (`cache_trim_mode`).
 //! * Otherwise anonymous pages have weight swappiness / (anonymous cost + total cost), file pages
 //!   (200 - swappiness) / (file cost + total cost) (`calculate_pressure_balance`). The cost of a
 //!   type (`lru_note_cost`) is 32 for each page that reclaim writes and each refault of a formerly
@@ -60,8 +61,8 @@
 //!
 //! In a [sample](Setup::share) of a memory, batches and faults between updates of the statistics are
 //! its share of those of the whole memory, at least 1, and list lengths in GiB are those of the whole
-//! memory. The whole memory has 32 faults between two reclaims, one of which has likely activated a
-//! page; a sample may have a single fault. Its reclaim therefore considers the last 32 faults.
+//! memory. Between two reclaims, the whole memory has 32 faults, which likely include an activation; a
+//! sample may have a single fault. Reclaim of a sample therefore considers the last 32 faults.
 //!
 //! Not modelled, because a trace does not contain it: kswapd and watermarks, concurrent reclaim,
 //! huge pages, read-ahead of swap and files. Differences for files:

@@ -15,9 +15,9 @@
 //!
 //! * **Aging** (`try_to_inc_max_seq`) walks the page tables, clears accessed bits, moves the
 //!   referenced pages to the youngest generation and starts a new one. It skips a page table
-//!   unless, since the previous walk, that walk (`walk_pte_range`) or an eviction
-//!   (`lru_gen_look_around`) found at least an eighth of the pages that it examined there
-//!   referenced. The kernel uses Bloom filters for this; here there are no false positives.
+//!   unless the previous walk (`walk_pte_range`) or an eviction since then (`lru_gen_look_around`)
+//!   found at least an eighth of the pages that it examined there referenced. The kernel uses Bloom
+//!   filters for this; here there are no false positives.
 //! * **A batch** is up to 64 pages from the tail of the oldest generation of one type, out of at
 //!   most 4096 scanned (`scan_folios`). Pages that a walk made younger go to the head of their
 //!   generation. Of the others, a referenced page goes to the head of the youngest generation, with
@@ -41,7 +41,7 @@
 //! part of memory when a small trace represents a large program.
 //!
 //! A trace has no page tables. Walks here examine the accessed bits of resident pages, grouped into
-//! tables of 512 pages, of any page size, by the address at which each page began. Therefore:
+//! tables of 512 pages, of any page size, by the address of each page's first reference. Therefore:
 //!
 //! * Untouched pages of a table do not count as unreferenced, and mappings do not limit the 64
 //!   pages. A page that is moved, or shared by a fork, stays in its first table.
@@ -81,8 +81,8 @@ const GENERATIONS: u64 = 4;
 /// `MIN_NR_GENS`: generations that are never evicted from.
 const MIN_GENERATIONS: u64 = 2;
 
-/// `MIN_LRU_BATCH`: pages evicted together, pages around a referenced one, and the number of
-/// refaults below which they are ignored.
+/// `MIN_LRU_BATCH`: pages evicted together, pages around a referenced one, and the number
+/// below which refaults are ignored.
 const BATCH: u64 = 64;
 
 /// `MAX_LRU_BATCH / MIN_LRU_BATCH`: scanned pages per page of a batch.

@@ -1,7 +1,7 @@
 //! Page tables of the loaded pages, shared by all memories of a page size.
 //!
-//! A trace has no page tables. Here a page is at the address at which it began, in a table of 512
-//! pages of any size.
+//! A trace has no page tables. Here a page is in the table of the address of its first reference; a
+//! table has 512 pages of any size.
 
 use nearfar_hardware::table::{grow, prefetch};
 use nearfar_trace::hash::PageMap;

@@ -18,7 +18,6 @@ const MAX_TOMBSTONES: usize = 64;
 /// Places from a page to the one whose metadata is prefetched.
 const AHEAD: usize = 16;
 
-/// One queue.
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
     /// Oldest first; neither end is a [`TOMBSTONE`].
@@ -35,7 +34,6 @@ impl Queue {
         (self.pages.len() - self.tombstones) as u64
     }
 
-    /// Whether there are no pages.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()

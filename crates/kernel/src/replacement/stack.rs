@@ -29,12 +29,12 @@ const NEW: u32 = u32::MAX;
 const IN_FRONT: u32 = u32::MAX - 1;
 const CLEAN: u32 = u32::MAX;
 
-/// State of a page; one cache line per reference.
+/// State of a page: 8 bytes, so that a reference touches one cache line.
 #[derive(Clone, Copy, Debug)]
 struct Page {
     /// Slot, [`NEW`] or [`IN_FRONT`].
     slot: u32,
-    /// Largest distance since the last write; [`CLEAN`] if there is none.
+    /// Largest distance since the last write; [`CLEAN`] if there was none.
     since_write: u32,
 }
 
@@ -45,6 +45,7 @@ const NEVER: Page = Page { slot: NEW, since_write: CLEAN };
 pub struct StackDistance {
     front: Front,
     pages: Vec<Page>,
+    /// Page of each slot, or [`HOLE`].
     page_in: Vec<u32>,
     live: Live,
     next_slot: usize,
@@ -117,7 +118,6 @@ impl Default for StackDistance {
 }
 
 impl StackDistance {
-    /// An empty stack.
     pub fn new() -> Self {
         let mut stack = Self {
             front: Front::new(),

@@ -1,14 +1,14 @@
-//! khugepaged: the kernel thread that merges small pages into huge ones.
+//! khugepaged: the kernel thread that merges (collapses) small pages into huge ones.
 //!
 //! From `mm/khugepaged.c` of Linux 6.18. The thread sleeps, scans some ranges of 2 MiB, and sleeps
 //! again. Its position goes through the areas of all processes in turn (`khugepaged_scan_mm_slot`). A
 //! scanned range counts as 512 pages, even if it has fewer, and an area that may have no huge pages
-//! as one. [`Rules::merges`] says which ranges become huge (`collapse_scan_pmd`). The thread makes
+//! as one page. [`Rules::merges`] says which ranges become huge (`collapse_scan_pmd`). The thread makes
 //! free blocks by compaction, so its allocations do not fail here.
 //!
-//! Not modelled: processes are scanned in the order of their numbers, not in that in which they began;
-//! mappings of files; merging into pages smaller than 2 MiB (Linux 7); accessed bits, which only
-//! reclaim clears: mapped pages count as referenced.
+//! Not modelled: the order in which processes began (they are scanned by number); mappings of files;
+//! merging into pages smaller than 2 MiB (Linux 7); accessed bits, which only reclaim clears: mapped
+//! pages count as referenced.
 
 use super::{Advice, HUGE};
 

@@ -9,8 +9,8 @@
 //!   size. Only a partly unmapped folio is split first.
 //! * The shrinker (`do_shrink_slab`, `deferred_split_scan` in `mm/huge_memory.c`) scans partly
 //!   unmapped folios and new huge pages. It splits the former, and the latter if most of the page is
-//!   zero ([`underused`]). It scans about twice 1 / 2^k of these folios, but only if this is 128 or
-//!   all of them; it is all of them at priority 1, when no unreferenced folio was found.
+//!   zero ([`underused`]). It scans about 2 / 2^k of these folios, but only if that is at least 128
+//!   or all of them. It scans all at priority 1, which reclaim reaches if no folio is unreferenced.
 //!
 //! Not modelled: swap without such blocks, where the kernel splits a huge page first; kswapd, which
 //! reclaims before the limit is reached; several pages read back at once (read-ahead of swap, and
@@ -22,7 +22,7 @@ use super::HUGE;
 
 /// `DEF_PRIORITY`.
 const PRIORITY: u32 = 12;
-/// `SWAP_CLUSTER_MAX`: pages that are considered together, and freed at least.
+/// `SWAP_CLUSTER_MAX`: pages scanned together, and minimum to free.
 const BATCH: u64 = 32;
 /// `SHRINK_BATCH`.
 const SHRINK_BATCH: u64 = 128;

@@ -4,9 +4,9 @@
 //! spare, every hint fault promotes its page; otherwise only a page that faults soon after it was armed
 //! (within the hot threshold, which adapts), up to the rate limit. If less than `high` is free, the
 //! page stays and kswapd is woken (`mm/migrate.c`, `numamigrate_isolate_page`); kswapd demotes until
-//! WMARK_PROMO is free (`mm/vmscan.c`, `pgdat_balanced`). Promotion stops the thread, as in TPP, but a
-//! page faults only once. Scans are [those of Linux 6.12](super::scan). If accesses are spread evenly,
-//! all pages fault equally soon, so that hot pages cannot be distinguished from cold ones.
+//! WMARK_PROMO is free (`mm/vmscan.c`, `pgdat_balanced`). Promotion stops the faulting thread, as in
+//! TPP, but a page faults only once. Scans are [those of Linux 6.12](super::scan). If accesses are
+//! spread evenly, all pages fault equally soon, so that hot pages cannot be distinguished from cold ones.
 
 use super::knobs::{Frames, Knobs, Settings};
 use super::reclaim::{ByCopy, Reclaim, ReclaimKnobs};
@@ -43,7 +43,6 @@ fn ticks(mem: &dyn Memory) -> u32 {
     (mem.now().ps() >> TICK) as u32
 }
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "NUMA balancing, memory tiering mode of Linux 6.3: hot by hint-fault latency",
     follows: "Linux 6.3, should_numa_migrate_memory (kernel/sched/fair.c); scans of Linux 6.12; lists of Linux 5.13",
@@ -76,7 +75,6 @@ struct Window {
     frames: u64,
 }
 
-/// NUMA balancing.
 #[derive(Debug)]
 pub struct Autonuma {
     knobs: AutonumaKnobs,

@@ -25,7 +25,6 @@ knobs! {
     }
 }
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "Colloid: autonuma that keeps the fast node from becoming slower than the slow one",
     follows: "Colloid (SOSP'24), its kernel for Linux 6.3; lists of Linux 5.13",

@@ -39,7 +39,6 @@ knobs! {
     }
 }
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "DAMON: hot regions move up and cold ones down, within self-tuning quotas",
     follows: "Linux 6.16, samples/damon/mtier.c",

@@ -223,7 +223,7 @@ mod tests {
     use super::super::testing::{COSTS, ReferenceMemory};
     use super::*;
 
-    /// Pages 0 to 15 in the fast node, all of the oldest generation; some were accessed since.
+    /// Pages 0 to 15 in the fast node, all in the oldest generation; some were accessed since.
     fn aged(accessed: &[u32]) -> (ReferenceMemory, Generations) {
         let mut memory = ReferenceMemory::new(COSTS, &[16, 32], 16, false);
         let mut generations = Generations::new(16, 2);

@@ -1,4 +1,4 @@
-//! `hybridtier`: placement by frequency and by momentum, both counted in little memory.
+//! `hybridtier`: placement by frequency and by momentum (recent frequency), both counted in little memory.
 //!
 //! Song, Yang et al., "HybridTier: an Adaptive and Lightweight CXL-Memory Tiering System",
 //! ASPLOS'25, as its runtime has it (`tiering_runtime/hybridtier.cpp`): the processor samples loads
@@ -43,7 +43,6 @@ knobs! {
     }
 }
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "HybridTier: samples counted in Bloom filters, by frequency and by momentum",
     follows: "HybridTier (ASPLOS'25), its runtime",
@@ -52,7 +51,7 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     foresees: false,
     knobs: HybridKnobs::declared,
     make: |settings, mem| {
-        // References that are faults reach no counter of the processor.
+        // The processor does not sample references that fault.
         let required = [Capability::Samples, Capability::FarIsMapped];
         need(mem, &required, "hybridtier", USE_HINT_FAULTS)?;
         let mut knobs = HybridKnobs::read(settings)?;

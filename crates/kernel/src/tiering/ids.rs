@@ -11,17 +11,14 @@ pub const HUGE: u32 = 512;
 pub struct Page(u32);
 
 impl Page {
-    /// The page of this number.
     pub const fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// Its number.
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// Its number, as an index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -42,12 +39,10 @@ impl NodeId {
     /// The fastest node.
     pub const FAST: NodeId = NodeId(0);
 
-    /// The node of this number.
     pub const fn new(number: u8) -> Self {
         Self(number)
     }
 
-    /// The number of the node, as an index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -71,12 +66,10 @@ impl Tenant {
     /// The tenant of a memory that has one.
     pub const ONLY: Tenant = Tenant(0);
 
-    /// The tenant of this number.
     pub const fn new(number: u16) -> Self {
         Self(number)
     }
 
-    /// Its number, as an index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -87,15 +80,12 @@ impl Tenant {
 pub struct Time(u64);
 
 impl Time {
-    /// Never.
     pub const NEVER: Time = Time(u64::MAX);
 
-    /// This many picoseconds.
     pub const fn from_ps(ps: u64) -> Self {
         Self(ps)
     }
 
-    /// In picoseconds.
     pub const fn ps(self) -> u64 {
         self.0
     }

@@ -15,13 +15,11 @@ use super::{FRAME, Time};
 /// One constant of a policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Knob {
-    /// Its name.
     pub name: &'static str,
     /// Kind of value: "a count", "a time", ...
     pub kind: &'static str,
     /// The default, as it is written.
     pub default: &'static str,
-    /// Meaning.
     pub what: &'static str,
     /// Where the default comes from.
     pub source: &'static str,

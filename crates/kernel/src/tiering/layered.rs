@@ -117,7 +117,7 @@ pub struct Started {
     pub wakes: Vec<(Thread, Time)>,
 }
 
-/// Create a layered policy: first its base, which uses `rule` for shadows if any of its hooks is
+/// Create a layered policy: first its base, which uses `rule` for shadows if any hook of the rule is
 /// declared, then the rest with `start`.
 ///
 /// # Errors

@@ -4,8 +4,8 @@
 //! Follows Linux 5.13: `mm/swap.c`, `mark_page_accessed` (the first mark sets PG_referenced, the
 //! second clears it and queues the page for activation) and `activate_page` (a per-processor
 //! pagevec of 15, duplicates allowed, applied when it is full or drained). Generations (MGLRU) and
-//! file pages are left out. 12 bytes per page, adjacent: to take a page off a list is one
-//! cache miss for itself and one for each neighbour.
+//! file pages are left out. A page has 12 adjacent bytes, so taking it off a list is one cache miss
+//! for itself and one for each neighbour.
 
 use nearfar_hardware::list::{self, Links};
 

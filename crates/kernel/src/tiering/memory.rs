@@ -1,5 +1,5 @@
-//! The memory that a policy acts on: a contract for every world that runs policies, tested by
-//! `testing::conformance`.
+//! The memory that a policy acts on: a contract for every *world* that runs policies (simulator,
+//! runtime or reference implementation), tested by `testing::conformance`.
 
 use nearfar_trace::Error;
 
@@ -9,7 +9,7 @@ use super::{Context, NodeId, Page, Tenant, Thread, Time};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The node has no free frame, or the tenant's limit is reached. A live memory may refuse
-    /// frames of its budget that others use.
+    /// frames of its budget that other programs use.
     NoFrame,
     /// A copy of the page ([`Memory::begin_copy`]) is in progress.
     Busy,

@@ -3,14 +3,14 @@
 //! Lee et al., "MEMTIS: Efficient Memory Tiering with Dynamic Page Classification and Page Size
 //! Determination", SOSP'23, as its kernel has it (`cosmoss-jigu/memtis`, `mm/htmm_core.c` and
 //! `mm/htmm_migrater.c`): the processor samples loads that miss the last-level cache, and stores. A page's
-//! count goes into a histogram of 16 bins by its logarithm; the hot threshold is the lowest bin from which
-//! up everything fits the fast node (`__adjust_active_threshold`). Counts are halved after many samples
-//! or much new memory (`__cooling`). A new page starts with a count just above the threshold and
-//! keeps it at the first halving (`htmm_skip_cooling`), so it is hot until later halvings.
+//! count goes into a histogram of 16 bins by its logarithm; the hot threshold is the lowest bin such that
+//! the pages of this and higher bins fit the fast node (`__adjust_active_threshold`). Counts are halved
+//! after many samples or much new memory (`__cooling`). A new page starts with a count just above the
+//! threshold and keeps it at the first halving (`htmm_skip_cooling`), so it is hot until later halvings.
 //!
 //! Two threads wake periodically. One demotes pages that are neither hot nor warm, as many as the hot
-//! pages below need (`need_toptier_demotion`); the other promotes hot pages, as many as there is room
-//! (`promotion_available`). The program's memory limit on a node is the node's size. Huge pages
+//! pages of slower nodes need (`need_toptier_demotion`); the other promotes hot pages, as many as there
+//! is room for (`promotion_available`). The program's memory limit on a node is the node's size. Huge pages
 //! whose accesses are skewed are split ([`split`]).
 //!
 //! One in hundreds of accesses is sampled, so it takes seconds until a page is sampled; if operations
@@ -65,7 +65,6 @@ knobs! {
     }
 }
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "Memtis: sampled access histogram, periodic migration, huge-page split",
     follows: "Memtis (SOSP'23), its kernel for Linux 5.15",
@@ -74,7 +73,7 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     foresees: false,
     knobs: MemtisKnobs::declared,
     make: |settings, mem| {
-        // References that are faults reach no counter of the processor.
+        // The processor does not sample references that fault.
         let required = [Capability::Samples, Capability::FarIsMapped];
         need(mem, &required, "memtis", USE_HINT_FAULTS)?;
         let mut knobs = MemtisKnobs::read(settings)?;
@@ -104,7 +103,7 @@ fn base_pages(page: Page, span: u32) -> Range<usize> {
     page.index()..page.index() + span as usize
 }
 
-/// Flag of a mapping: allocated since the last halving, which does not change its count.
+/// Flag of a mapping: allocated since the last halving; the next halving does not change its count.
 const NEW: u8 = COUNTED << 1;
 
 /// A migration thread's run.
@@ -119,7 +118,6 @@ struct Run {
     none_cold: Option<u64>,
 }
 
-/// Memtis.
 #[derive(Debug)]
 pub struct Memtis {
     knobs: MemtisKnobs,
@@ -136,7 +134,7 @@ pub struct Memtis {
     samples: u64,
     /// Whether counts were halved since the threshold was last adapted.
     cooled: bool,
-    /// Used frames at the last halving because of new memory.
+    /// Used frames at the last halving that new memory caused.
     used: u64,
     /// Whether an allocation found the fast node nearly full.
     pressed: bool,
@@ -299,7 +297,7 @@ impl Memtis {
             // At most once around the list.
             to_scan: if none_cold { 0 } else { self.lists.frames(0, false) },
             moved: 0,
-            // Shares of tenants change which pages may be demoted.
+            // Valid for one tenant only: shares change which pages may be demoted.
             none_cold: Some(self.cooler).filter(|_| mem.tenants() == 1),
         });
         for _ in 0..self.knobs.batch.max(1) {

@@ -5,16 +5,16 @@
 //!
 //! * A hint fault restores the page's entry at once and puts the page on the promotion candidate
 //!   queue (PCQ). Each fault walks the whole queue: a page that has left its node is dropped; one
-//!   that is young and active goes to the migration pending queue (MPQ); a young one that is not
-//!   yet active is marked accessed and stays; any other is dropped beyond the look-back.
+//!   that is young (accessed) and active goes to the migration pending queue (MPQ); a young one that
+//!   is not yet active is marked accessed and stays; any other is dropped if beyond the look-back.
 //! * kpromote copies pages of the MPQ while the program keeps running (a transaction). A page written
 //!   during the copy stays where it is and is tried again in the next pass.
 //! * The old frame is kept as a **shadow**, the promoted page is write-protected. The first write
 //!   (shadow fault) frees the shadow; demotion of a page that still has it needs no copy.
-//! * Shadows are reclaimed in the order of their index when the slow node runs short or has no
+//! * Shadows are reclaimed in the order of an index when the slow node runs short or has no
 //!   frame for a demotion.
 //!
-//! The index is in order of page numbers, in the kernel in order of frames. If the hot set is written
+//! Here the index is in order of page numbers; in the kernel, in order of frames. If the hot set is written
 //! and does not fit the fast node, shadows cost a fault each, hold slow memory, and save few copies
 //! (see `ssp`).
 
@@ -49,7 +49,6 @@ knobs! {
     }
 }
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "NOMAD: transactional promotion, a shadow kept for every promoted page",
     follows: "NOMAD (OSDI'24), kernel module and patch for Linux 5.13",
@@ -106,7 +105,7 @@ pub struct Nomad<R> {
     /// The promotion candidate queue, newest first.
     pcq: VecDeque<Page>,
     promote: Promote,
-    /// Pages that were promoted at least once. If they are in the fast node, it is by promotion.
+    /// Pages that were promoted at least once. If one is in the fast node, its last move was a promotion.
     promoted: PageSet,
     /// Pages that have or had a shadow. One that loses its shadow stays until shadows are reclaimed,
     /// because removing it at once would be another cache miss.
@@ -367,7 +366,7 @@ impl<R: ShadowRule> Policy for Nomad<R> {
     }
 
     fn pressure(&mut self, mem: &mut dyn Memory, node: NodeId, _: Tenant) {
-        // A slow node full of shadows is not full.
+        // Shadows that fill a slow node can be freed.
         if node != NodeId::FAST {
             drop_shadows(&mut self.shadows, mem, self.knobs.demotion_drops);
         }

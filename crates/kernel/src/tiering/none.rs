@@ -5,7 +5,6 @@
 
 use super::{Memory, PolicyEntry, Page, Policy};
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "pages stay where first touched",
     follows: "",
@@ -29,7 +28,7 @@ mod tests {
     use super::super::testing::thrash;
 
     #[test]
-    fn does_nothing() {
+    fn takes_no_action() {
         assert!(thrash("none", 3).is_empty());
     }
 }

@@ -10,7 +10,6 @@ use std::cmp::Reverse;
 use super::pages::PageSet;
 use super::{Memory, PolicyEntry, NodeId, Page, Policy, Refused};
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "best placement at the start of each phase, at no cost: an upper bound",
     follows: "",
@@ -35,7 +34,7 @@ impl Policy for Oracle {
         NodeId::all(mem.nodes()).skip(first).find(room).unwrap_or(NodeId::FAST)
     }
 
-    // A chosen page number stays chosen for its next page.
+    // A chosen page number stays chosen: it may be mapped again.
     fn released(&mut self, _: &mut dyn Memory, _: Page, _: u32) {}
 
     fn foresee(&mut self, mem: &mut dyn Memory, counts: &[u32]) {

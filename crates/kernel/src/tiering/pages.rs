@@ -20,7 +20,6 @@ impl PageSet {
         Self { levels: [vec![0; words], vec![0; upper], vec![0; top]] }
     }
 
-    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.first().is_none()
     }

@@ -1,4 +1,4 @@
-//! The trait of tiering policies: threads, and hooks that a *world* calls, which executes the policy
+//! The trait of tiering policies: threads, and hooks called by the *world* that executes the policy
 //! (simulator, runtime or reference implementation).
 
 use super::{DropReason, Memory, NodeId, Page, Tenant, Time};

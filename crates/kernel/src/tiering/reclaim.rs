@@ -229,7 +229,7 @@ impl Reclaim {
         (least + most) / 2
     }
 
-    /// Whether a hint fault may move a page to a node. If it is nearly full, kswapd is woken and the page
+    /// Whether a hint fault may move a page to a node. If the node is nearly full, kswapd is woken and the page
     /// stays (Linux, `migrate_balanced_pgdat`).
     pub fn has_room(&self, mem: &mut dyn Memory, node: NodeId, page: Page) -> bool {
         let high = self.marks(node).high;

@@ -10,11 +10,12 @@
 //! * `update_task_scan_period`: at the first fault after a pass the period doubles, because no
 //!   fault was local or shared: fast pages do not fault, and all threads count as one task here.
 //!
-//! A scanner [of Linux 6.12](Scanner::follow_linux_6_12) also follows rules that matter where a pass has few scans:
+//! A scanner [of Linux 6.12](Scanner::follow_linux_6_12) also follows rules that matter if a pass has few
+//! scans:
 //!
 //! * `task_numa_work`: a scan ends at the end of memory. A mapping without hint faults, such as the stack,
 //!   takes a separate scan (`vma_is_accessed`, `vma_pids_forced`; since 6.7).
-//! * `update_task_scan_period`: when the period doubles, the next scan is that much later.
+//! * `update_task_scan_period`: when the period doubles, the next scan is a new period later.
 //! * `task_numa_work`: a scan takes at most 3 % of the program's time.
 
 use super::knobs::{Frames, Knobs, Settings};
@@ -54,7 +55,7 @@ pub struct Scanner {
     all_nodes: bool,
     /// Scans of a pass that arm nothing; `None` before Linux 6.12.
     idle: Option<u64>,
-    /// Such scans left in this pass.
+    /// Remaining scans of this pass that arm nothing.
     idle_left: u64,
     /// Since Linux 6.12: there is no scan before this time.
     due: Time,
@@ -147,11 +148,11 @@ impl Scanner {
         }
         let limit = mem.page_limit();
         let step = self.knobs.scan_size.0;
-        let mut pass = step.saturating_mul(8).min(u64::from(limit));
+        let mut budget = step.saturating_mul(8).min(u64::from(limit));
         loop {
             // One armed page uses up the step that it is in (`nr_pte_updates`).
-            let mut left = step.min(pass);
-            pass -= left;
+            let mut left = step.min(budget);
+            budget -= left;
             self.requests.clear();
             while left > 0 {
                 let at = Page::new(self.cursor);
@@ -169,7 +170,7 @@ impl Scanner {
                     self.idle_left = self.idle.unwrap_or(0);
                     self.passed |= self.idle_left == 0;
                     if self.idle.is_some() {
-                        (left, pass) = (0, 0);
+                        (left, budget) = (0, 0);
                     }
                 }
             }
@@ -181,7 +182,7 @@ impl Scanner {
                     any = true;
                 }
             }
-            if any || pass == 0 {
+            if any || budget == 0 {
                 break;
             }
         }

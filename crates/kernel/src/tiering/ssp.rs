@@ -1,7 +1,7 @@
 //! `ssp`: Selective Shadow Paging.
 //!
 //! Kim and Shin, "Selective Shadow Paging for CXL-based Hierarchical Memory Structure Management"
-//! (SSP, 003): NOMAD, but a shadow is kept only for pages that are expected to stay clean. Each page
+//! (SSP, paper 003): NOMAD, but a shadow is kept only for pages that are expected to stay clean. Each page
 //! has a flag `fast_dirty`: initially 0, cleared by promotion, set by a write while the page is in the
 //! fast tier, unchanged by demotion. A promotion with the flag 0 keeps a shadow (a copy), one with 1
 //! moves the page.
@@ -64,7 +64,6 @@ knobs! {
     }
 }
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "Selective Shadow Paging: NOMAD, a shadow only for pages that stayed clean last time",
     follows: "Selective Shadow Paging (SSP, 003), on NOMAD (OSDI'24)",

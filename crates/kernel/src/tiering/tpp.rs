@@ -24,7 +24,6 @@ knobs! {
     }
 }
 
-/// The registry's entry.
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "Transparent Page Placement: synchronous promotion on hint faults, kswapd demotes",
     follows: "TPP (ASPLOS'23), as the kernel patch of NOMAD has it for Linux 5.13",
@@ -40,7 +39,6 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     },
 };
 
-/// TPP.
 #[derive(Debug)]
 pub struct Tpp {
     reclaim: Reclaim,

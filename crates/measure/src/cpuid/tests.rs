@@ -1,5 +1,5 @@
-//! Tests with recorded registers: of an EPYC in a virtual machine by this project, of others from the tests
-//! of the crate raw-cpuid (commit c0f0293).
+//! Tests with recorded registers: an EPYC in a virtual machine recorded by this project, the others from the
+//! tests of the crate raw-cpuid (commit c0f0293).
 
 use super::*;
 

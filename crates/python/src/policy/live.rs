@@ -18,10 +18,11 @@ use pyo3::{PyTypeInfo as _, ffi};
 
 use super::{Methods, Prepared, PyPolicy, PyRule, Raised, lock};
 
-/// How long to wait for running hooks after the run, the time between two checks, and the number of checks
-/// between two exceptions that end them.
+/// Maximum wait for running hooks after the run.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Time between two checks for running hooks.
 const POLL: Duration = Duration::from_millis(2);
+/// Checks between two exceptions that end running hooks.
 const POLLS_PER_EXIT: u32 = 25;
 
 /// Makes a policy object for each process.
@@ -30,7 +31,7 @@ pub(crate) struct Objects {
     /// The object that was made to read its declaration.
     first: Mutex<Option<Py<PyAny>>>,
     raised: Raised,
-    why: Mutex<Option<String>>,
+    first_failure: Mutex<Option<String>>,
     /// The run is over: later exceptions of hooks are ignored.
     over: AtomicBool,
     /// The Python identifiers of the threads that run hooks.
@@ -44,7 +45,7 @@ impl Objects {
             make,
             first: Mutex::new(Some(first)),
             raised,
-            why: Mutex::new(None),
+            first_failure: Mutex::new(None),
             over: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
         }
@@ -103,7 +104,7 @@ impl Objects {
             line
         });
         self.raised.note(error);
-        lock(&self.why).get_or_insert(line);
+        lock(&self.first_failure).get_or_insert(line);
     }
 }
 
@@ -119,7 +120,7 @@ impl Provider for Objects {
     }
 
     fn failed(&self) -> Option<String> {
-        lock(&self.why).clone()
+        lock(&self.first_failure).clone()
     }
 }
 

@@ -25,7 +25,7 @@ unsafe impl Send for BorrowedMemory {}
 #[pyclass(frozen, name = "Memory", module = "nearfar._engine")]
 pub(crate) struct MemoryHandle {
     borrowed: Mutex<Option<BorrowedMemory>>,
-    /// The threads that `start` has made; `None` after it.
+    /// The threads that `start` has made; `None` after `start`.
     pub(super) spawned: Mutex<Option<Vec<Py<ThreadHandle>>>>,
     /// Set once the memory of the real process no longer exists.
     gone: Option<Arc<AtomicBool>>,

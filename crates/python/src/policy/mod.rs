@@ -148,7 +148,7 @@ impl ShadowRule for PyRule {
 }
 
 /// The declaration of a Python object: its class attribute `base` is the name of a built-in policy or None;
-/// `watch_unshadowed` is NOMAD's.
+/// `watch_unshadowed` is that of [`ShadowRule`].
 pub(crate) fn declared(object: &Bound<'_, PyAny>) -> PyResult<Declared> {
     let base = match object.getattr_opt("base")? {
         Some(name) => name.extract::<Option<String>>()?,

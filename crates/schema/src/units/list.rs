@@ -54,7 +54,7 @@ pub fn parse_nanoseconds(text: &str) -> Result<u64, String> {
 pub fn parse_share(text: &str) -> Option<f64> {
     let text = text.trim();
     let share = match text.strip_suffix('%').map(str::trim_end) {
-        // Parsed with an exponent, because a division would round twice; divided if it has one already.
+        // Parsed with an exponent, because a division would round twice; divided if the number has one already.
         Some(number) => format!("{number}e-2")
             .parse()
             .or_else(|_| number.parse().map(|number: f64| number / 100.0)),

@@ -1,4 +1,4 @@
-//! Several copies of a traced program that is too small for the queues and batches of policies.
+//! Interleaves copies of a traced program that alone is too small for the queues and batches of policies.
 //!
 //! Copies share no pages, like virtual machines. They take turns of [`SLICE`] accesses. Each starts at
 //! another position of the trace, so that they are in different phases. At the end of the trace, a copy
@@ -44,7 +44,7 @@ impl Copies {
         Self { whole, count, pages, lives, slice: SLICE }
     }
 
-    /// The same copies with another schedule.
+    /// The same copies, in turns of `slice` accesses.
     #[cfg(test)]
     pub(super) fn with_slice(self, slice: u64) -> Self {
         Self { slice, ..self }

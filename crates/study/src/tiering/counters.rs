@@ -2,7 +2,7 @@
 
 use nearfar_hardware::node::{KernelCosts, NodeModel};
 
-/// Maximum number of nodes, which have two bits in a page-table entry.
+/// Maximum number of nodes: a page-table entry has two bits for its node.
 pub const MAX_NODES: usize = 4;
 
 /// The parameters of a machine, in the units of the simulation.
@@ -30,8 +30,8 @@ pub struct Program {
     /// Threads of the program. With several, removing translations costs a TLB shootdown.
     pub threads: u32,
     pub access_bytes: u64,
-    /// Threads to simulate, each with a clock and a TLB. With one on the machine, accesses take the idle
-    /// latency; with more, latency follows the load.
+    /// Threads to simulate, each with a clock and a TLB. With one thread on the machine, accesses take
+    /// the idle latency; with more, latency follows the load.
     pub parallel: u32,
     /// Divisor of the latency of an access: the lines that a thread has in flight at once, or the pages
     /// that it streams.

@@ -21,10 +21,10 @@ pub use block::{Access, Block, End};
 pub use threads::Queue;
 use threads::endless_faults;
 
-/// Period in which the program's bandwidth is measured.
+/// Interval between measurements of the program's bandwidth: 1 ms.
 const METER_PERIOD: Time = Time::from_ps(1_000_000_000);
-/// Lines of one access whose loads count as misses for sampling; the streamer prefetches the others.
-/// Assumption: it starts after three consecutive lines.
+/// Lines of one load that count as misses for sampling. Assumption: the streamer prefetches the others after
+/// three consecutive lines.
 const DEMAND_LINES: i64 = 3;
 /// Page-table entries are prefetched this many accesses ahead.
 const AHEAD: usize = 32;
@@ -219,8 +219,8 @@ impl Engine {
     /// Run accesses up to a [`Stop`]; at `horizon`, another thread of the program is due. Returns the number
     /// of accesses done.
     ///
-    /// Takes the node from the page-table entry, prefetched [`AHEAD`] accesses ago, even on a TLB hit, because
-    /// migration flushes the TLB.
+    /// Even on a TLB hit, the node is read from the page-table entry, prefetched [`AHEAD`] accesses ago. This is
+    /// exact, because migration flushes the TLB.
     fn run_fast_path(&mut self, accesses: &[Access], horizon: Time) -> (usize, Stop) {
         let due = self.due().min(horizon).ps();
         let world = &mut self.world;
@@ -261,11 +261,11 @@ impl Engine {
                 misses += 1;
                 clock += walk;
             }
-            let (node, way) = (entry::node(entry).index(), usize::from(write));
-            clock += cost[node][way];
-            count[node][way] += 1;
-            left[way] -= lines[way];
-            if left[way] <= 0 {
+            let (node, kind) = (entry::node(entry).index(), usize::from(write));
+            clock += cost[node][kind];
+            count[node][kind] += 1;
+            left[kind] -= lines[kind];
+            if left[kind] <= 0 {
                 (done, stop) = (index + 1, Stop::Sample);
                 break;
             }
@@ -356,11 +356,11 @@ impl Engine {
     fn sample(&mut self, access: Access) {
         let world = &mut self.world;
         let page = world.mapping_of(access.page());
-        let way = usize::from(access.write());
-        world.left[way] += world.period[way] as i64;
-        if world.left[way] <= 0 {
+        let kind = usize::from(access.write());
+        world.left[kind] += world.period[kind] as i64;
+        if world.left[kind] <= 0 {
             // The period is shorter than an access: one sample per access.
-            world.left[way] = 1;
+            world.left[kind] = 1;
         }
         world.event = world.clock;
         world.charge(world.hardware().costs.sample);
@@ -380,7 +380,7 @@ impl Engine {
         self.world.meter();
     }
 
-    /// Tell the policy each page's number of future accesses, free of charge.
+    /// Give the policy each page's number of future accesses, at no simulated cost.
     pub fn foresee(&mut self, counts: &[u32]) {
         self.world.event = self.world.clock;
         self.world.free_of_charge = true;
@@ -389,8 +389,8 @@ impl Engine {
         self.world.event_ended(self.world.clock);
     }
 
-    /// Run policy threads that are due by `until`, earliest first, then oldest first; only kernel threads
-    /// unless `program_runs`.
+    /// Run policy threads that are due by `until`, earliest first, ties in order of creation; only kernel
+    /// threads unless `program_runs`.
     fn run_due(&mut self, until: Time, program_runs: bool) {
         let mut until = until;
         loop {

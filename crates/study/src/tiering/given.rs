@@ -93,7 +93,7 @@ impl Value for Policies {
 /// A share of full size, above 0 and up to 16: `1/64`, `0.5`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scale {
-    /// As it was written.
+    /// As the user wrote it.
     pub text: String,
     pub share: f64,
 }
@@ -127,14 +127,14 @@ impl Value for Scale {
 pub enum Seeds {
     /// This many consecutive seeds.
     Many(u64),
-    /// These.
+    /// These seeds.
     These(Vec<u64>),
 }
 
 const MAX_SEEDS: usize = 10_000;
 
 impl Seeds {
-    /// The seeds; `first` is the first of consecutive ones.
+    /// The seeds; [`Seeds::Many`] begins at `first`.
     pub fn from(&self, first: u64) -> Vec<u64> {
         match self {
             Seeds::Many(count) => (first..first + count).collect(),

@@ -2,8 +2,8 @@
 //! run of the study applies.
 //!
 //! The pages of the study are the *frames* of a [`PageTable`], numbered in the order of the addresses at
-//! which they began. Frames of one address that are in use together (for example after a fork) have adjacent
-//! numbers.
+//! which they were first mapped. Frames of one address that are in use at the same time (for example after a
+//! fork) have adjacent numbers.
 
 use std::ops::Range;
 
@@ -56,14 +56,14 @@ const NO_PLACE: u32 = u32::MAX;
 /// Places: provisional page numbers of frames, reused after release.
 #[derive(Default)]
 struct Places {
-    /// First place of each page number at which frames began.
+    /// First place in the list of each virtual page number.
     first: PageMap<u32>,
     all: Vec<Place>,
 }
 
 struct Place {
     number: u64,
-    /// Next place of this page number.
+    /// Next place in the list of `number`; [`NO_PLACE`] at its end.
     next: u32,
     used: bool,
 }
@@ -166,7 +166,7 @@ pub(super) fn lives(
 }
 
 impl Builder {
-    /// Record a change of the thread's address space, which `addr` contains.
+    /// Record a change of the thread's address space, which `addr` contains unless it is a kernel address.
     fn switch(&mut self, thread: u32, addr: u64) {
         if addr >> 63 == 1 {
             return;

@@ -113,11 +113,11 @@ pub struct Options {
     pub fast: Vec<MemorySize>,
     /// The slowest node's size in place of the machine's.
     pub slow: Option<MemorySize>,
-    /// 1 for full size.
+    /// Scale of memory; 1 for full size.
     pub scale: f64,
     /// Memory is mapped as huge pages.
     pub huge: bool,
-    /// Runs at the same time; 0 = one per core.
+    /// Maximum concurrent runs; 0 = one per core.
     pub threads: usize,
     /// Points of the time series in a phase.
     pub points: u32,
@@ -185,7 +185,7 @@ impl Request {
     }
 
     /// Default scale of the policies' times and sizes. For traces, which are not scaled, it is their peak
-    /// memory relative to that of the program that tuned the policies.
+    /// memory relative to `TUNED_FRAMES`, at most 1.
     pub fn policy_scale(&self, programs: &[Arc<Prepared>]) -> f64 {
         match programs.iter().any(|program| program.is_trace()) {
             true => (f64::from(resident(programs)) / TUNED_FRAMES).min(1.0),
@@ -231,7 +231,7 @@ impl Options {
         })
     }
 
-    /// Check a request for `machine`. `trace`: whether it is for a trace, which is never scaled.
+    /// Check a request for `machine`. `trace`: whether the program is a trace, which is never scaled.
     ///
     /// # Errors
     /// As [`Options::new`]; copies of a generated workload.

@@ -159,9 +159,9 @@ impl FromIterator<Outcome> for Outcome {
 /// The memory sizes of a run.
 #[derive(Clone)]
 pub(super) struct Fast {
-    /// Of the fastest node.
+    /// Size of the fastest node.
     pub bytes: u64,
-    /// Of the program's memory, if given so.
+    /// The same as a fraction of the program's memory, if given so.
     pub fraction: Option<f64>,
     /// Frames of each node.
     pub frames: Vec<u64>,

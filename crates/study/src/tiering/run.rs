@@ -19,7 +19,7 @@ use super::world::World;
 
 pub use super::rows::{Outcome, Point, Row};
 
-/// Creates a policy for each run, for the memory that it acts on.
+/// Creates the policy of a run, for the memory that it acts on.
 pub type Make<'a> = Box<dyn Fn(&mut dyn Memory) -> Result<Made> + Sync + 'a>;
 
 /// A policy to run, by its label in results.
@@ -32,14 +32,14 @@ pub struct PolicySource<'a> {
 
 /// Accesses generated at a time, few enough to stay in the processor's cache.
 pub(super) const BLOCK: usize = 1 << 14;
-/// [`BLOCK`] for each of several threads.
+/// As [`BLOCK`], for each thread of a program with several.
 const THREAD_BLOCK: u64 = 1 << 10;
 
 /// Run all `programs` together, under every policy with every seed. `on_progress` is called with the
 /// accesses so far; its error ends the run. With `options.threads` 1 everything runs on the calling thread.
 ///
 /// # Errors
-/// Input errors: no policy or seed, memory that does not suffice, a knob, a bad trace; the error of
+/// Input errors: no policy or seed, too little memory, an invalid knob, a bad trace; the error of
 /// `on_progress`.
 pub fn run(
     options: &Options,

@@ -105,7 +105,7 @@ impl<'a> Tenant<'a> {
         Ok(())
     }
 
-    /// Record points that were passed, and the end of a phase. Returns whether the forecast is used up.
+    /// Record points that were passed, and the end of a phase. Returns whether a new forecast is due.
     fn record(
         &mut self,
         case: &Case<'_>,
@@ -138,7 +138,7 @@ impl<'a> Tenant<'a> {
     }
 }
 
-/// Run all programs until the last one ends; rows and series are by tenant.
+/// Run all programs until the last one ends; rows and series are in the order of tenants.
 ///
 /// # Errors
 /// As [`run`](super::run::run).

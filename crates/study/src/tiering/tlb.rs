@@ -2,8 +2,8 @@
 //! says whether a write has used it.
 //!
 //! A hit does not access the page table, so it sets no accessed bit. The first write through an entry
-//! walks again to set the dirty bit. The node of a page is only in the page table, because a page that moves
-//! is [flushed](Tlb::flush).
+//! walks again to set the dirty bit. Entries need not hold the page's node: a page that moves is
+//! [flushed](Tlb::flush), so the node in the page table is right also on a hit.
 
 const WAYS: usize = 4;
 const NONE: u32 = u32::MAX;

@@ -104,7 +104,7 @@ impl TracePages {
         let mut group = None;
         for page in order {
             let number = if huge {
-                // The number of the group, and the page's place in it.
+                // Groups are numbered consecutively; a page keeps its place in its group.
                 if group != Some(page / u64::from(HUGE)) {
                     group = Some(page / u64::from(HUGE));
                     next += u64::from(HUGE);

@@ -63,8 +63,8 @@ pub fn arrange(mut popularity: Vec<f64>, hottest_first: bool) -> Vec<f64> {
 /// The table of the alias method.
 #[derive(Debug)]
 pub struct Draws {
-    /// For each slot: the threshold below which a draw in 2^31 gives the slot itself, and the record that it
-    /// gives otherwise.
+    /// For each slot: the threshold below which a 31-bit draw gives the slot itself, and the record for other
+    /// draws.
     slots: Vec<(u32, u32)>,
 }
 
@@ -101,7 +101,7 @@ impl Draws {
         ((random >> 32) * self.slots.len() as u64 >> 32) as usize
     }
 
-    /// The record that 64 random bits choose; bit 0 is left for another purpose.
+    /// The record that 64 random bits choose; bit 0 is left to choose load or store.
     #[inline]
     pub fn draw(&self, random: u64) -> u32 {
         let slot = self.slot(random);

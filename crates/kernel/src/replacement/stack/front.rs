@@ -17,7 +17,6 @@ pub struct Front {
 }
 
 impl Front {
-    /// An empty ring.
     pub fn new() -> Self {
         Self { ring: [EMPTY; FRONT], head: 0, len: 0 }
     }

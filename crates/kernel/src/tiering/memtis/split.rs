@@ -1,6 +1,6 @@
 //! Which huge pages Memtis splits: the most skewed ones, in proportion to the expected gain in hits.
 //!
-//! Follows `check_transhuge_cooling`, `set_memcg_nr_split` and `update_pginfo` of its kernel. Base pages
+//! Follows `check_transhuge_cooling`, `set_memcg_nr_split` and `update_pginfo` of Memtis's kernel. Base pages
 //! are counted as well. A sample of a base page that was already hot would be a hit if all pages were
 //! base pages. The gain is the share of such samples, less the share of samples in the fast node.
 
@@ -202,7 +202,7 @@ impl Splitter {
         }
     }
 
-    /// Split the most skewed huge pages.
+    /// Queue the most skewed huge pages for splitting.
     fn choose(&mut self, pages: usize) {
         self.skews.sort_by_key(|(skew, page)| (Reverse(*skew), *page));
         let skewed = self.skews.iter().filter(|(skew, _)| *skew > 0);

@@ -1,5 +1,5 @@
 //! For tests of policies and of worlds: the reference implementation of [`Memory`], costs and
-//! settings at which everything happens within a few hundred references, and programs to run.
+//! settings at which every mechanism takes effect within a few hundred references, and programs to run.
 
 use proptest::prelude::*;
 
@@ -92,7 +92,7 @@ pub fn thrashing(writes: u32) -> Vec<Step> {
     (0..PAGES).map(Step::Read).chain(hot).collect()
 }
 
-/// Settings with which everything happens within a few hundred references.
+/// Settings with which every mechanism takes effect within a few hundred references.
 ///
 /// # Errors
 /// No such policy.

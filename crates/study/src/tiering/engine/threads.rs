@@ -84,7 +84,7 @@ impl Engine {
                 (done, stop) = (done + 1, Stop::Due);
             } else if let (Stop::Fault, [access]) = (&stop, next) {
                 self.fault_once(*access)?;
-                // Run the access at once, so that no kernel thread unmaps its page before.
+                // Run the access at once, so that no kernel thread unmaps its page first.
                 let (more, then) = self.run_fast_path(next, Time::default());
                 (done, stop) = (done + more, then);
             }

@@ -1,5 +1,5 @@
 //! Tests of copies of a traced program: their accesses are those of one list per copy, each rotated to
-//! the start of the copy and read in turns.
+//! the copy's initial position and read in turns.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,5 +1,5 @@
-//! Tests of page lifetimes: a trace's accesses and ends against plain lists, and the simulator that runs
-//! them against the reference implementation.
+//! Tests of page lifetimes: the accesses and ends of a trace are those of plain lists, and the simulator's
+//! actions are those of the reference implementation.
 
 use std::collections::HashMap;
 
@@ -173,7 +173,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn pages_end_as_events_say(steps in steps(), huge: bool, count in 1usize..2000) {
+    fn pages_are_freed_at_their_events(steps in steps(), huge: bool, count in 1usize..2000) {
         check(&steps, huge, count);
     }
 
@@ -210,7 +210,7 @@ proptest! {
 
 /// Page numbers, ends and the peak of a short trace, worked out by hand.
 #[test]
-fn known_lifetimes() {
+fn a_short_trace_has_the_expected_lifetimes() {
     const AT: u64 = 0x40_0000;
     let event = |event, page: u64, pages: u64| {
         let (addr, length, prot) = (AT + page * 4096, pages * 4096, "rw-p".into());

@@ -149,7 +149,7 @@ fn same_state(one: &dyn Memory, other: &dyn Memory) {
     }
 }
 
-/// The count of remapped pages is that of actions, except with huge pages.
+/// Without huge pages, which count 512 each, the count of remapped pages is that of actions.
 fn counters_match_log(world: &World) {
     let log = world.log.as_deref().unwrap_or_default();
     let count = world.counters();
@@ -179,7 +179,7 @@ proptest! {
         }
     }
 
-    /// On a machine with a TLB, traffic and interrupts the invariants hold, and promotions less demotions are
+    /// On a machine with a TLB, traffic and interrupts, the invariants hold, and promotions less demotions are
     /// the change in the fast node's pages.
     #[test]
     fn frames_are_conserved(steps in steps(), which in 0..POLICIES.len(), huge: bool) {
@@ -236,7 +236,7 @@ fn options_on(machine: &str, scale: f64) -> Options {
     Options { scale, ..Options::new(&machine, 1.0).unwrap() }
 }
 
-/// A machine without a policy.
+/// An engine with the policy `none`.
 fn without_policy(world: World, huge: bool) -> Engine {
     Engine::new(world, |mem| make("none", &Settings::default(), mem), huge).unwrap()
 }
@@ -352,7 +352,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
-fn mistakes_are_explained() {
+fn invalid_inputs_are_errors_that_name_a_remedy() {
     let scale = 1.0 / 512.0;
     let say = |result: nearfar_trace::Result<_>| match result {
         Ok(()) => String::new(),

@@ -1,4 +1,4 @@
-//! Tests of workloads with a known best placement: parts of known hotness, hot MB.
+//! Tests of workloads whose best placement is known: `ranked` and `hot-cold`.
 
 use super::*;
 

@@ -89,13 +89,13 @@ fn rows_read(far: bool, work: &str) -> Row {
     rows(&["none"], &workload, &options).pop().unwrap()
 }
 
-/// Sixteen threads have the bandwidth at which their demand, with the latency under this load, equals it.
+/// Sixteen threads reach the bandwidth that equals their demand at the latency under this load.
 #[test]
 fn bandwidth_of_threads_follows_loaded_latency() {
     let gb_s = |row: &Row| row.bandwidth_mb_s * f64::from(1 << 20) / 1e9;
     let machine = Machine::load("ddr4-2socket", Path::new("")).unwrap();
     let nodes = machine.nodes().unwrap();
-    for (far, peak) in [(true, 35.2), (false, 101.0)] {
+    for (far, peak_gb_s) in [(true, 35.2), (false, 101.0)] {
         let node = &nodes[usize::from(far)];
         let way = node.local.read;
         // The 8 pages of a row share one latency.
@@ -103,10 +103,10 @@ fn bandwidth_of_threads_follows_loaded_latency() {
         for (work, pause) in [("0ns", 0.0), ("2us", 2e6), ("100us", 1e8)] {
             let found = gb_s(&rows_read(far, work));
             // Demand falls as bandwidth, and with it latency, rises: bisect.
-            let (mut low, mut high) = (0.0, peak);
+            let (mut low, mut high) = (0.0, peak_gb_s);
             for _ in 0..50 {
                 let middle = (low + high) / 2.0;
-                let row = 8.0 * page * node.stretch(1.0, middle / peak) + pause;
+                let row = 8.0 * page * node.stretch(1.0, middle / peak_gb_s) + pause;
                 if 16.0 * 32768e3 / row > middle { low = middle } else { high = middle }
             }
             assert!((found / low - 1.0).abs() < 0.02, "{found} for {low} GB/s with {work}");

@@ -13,7 +13,7 @@ use serde::de::{self, Deserializer};
 
 use super::Mix;
 
-/// The built-in workloads, in the order of lists.
+/// The built-in workloads, in listing order.
 const FILES: [(&str, &str); 10] = [
     ("nomad-small", include_str!("../../../../../workloads/generated/nomad-small.toml")),
     ("nomad-medium", include_str!("../../../../../workloads/generated/nomad-medium.toml")),
@@ -37,9 +37,9 @@ const MAX_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    /// One line for lists.
+    /// One line, shown in lists of workloads.
     pub description: String,
-    /// Where its figures come from.
+    /// Source of the workload's figures.
     pub source: String,
     /// Threads. They share the operations and first touch memory in order. With one, an access
     /// takes the idle latency; with more, latency and bandwidth follow the load.
@@ -60,7 +60,7 @@ pub struct Workload {
     #[serde(default)]
     pub pause: Option<Time>,
     /// Loads and stores of the rounds, in place of `--mix`. The warm-up only stores.
-    #[serde(default, deserialize_with = "choice")]
+    #[serde(default, deserialize_with = "optional")]
     pub mix: Option<Mix>,
     /// Its memory, in the order of addresses.
     pub array: Vec<Array>,
@@ -89,7 +89,7 @@ pub struct Array {
     /// `ranked` only: its parts, [`RANKS`] if left out.
     #[serde(default)]
     pub ranks: Option<u32>,
-    /// Number of random draws, divided among the threads, that repeat; 0: draws do not repeat.
+    /// Length of the sequence of random draws that repeats, of all threads together; 0: no repetition.
     #[serde(default)]
     pub draws: u64,
     /// Share of the array by which rows move from one round to the next.
@@ -145,7 +145,7 @@ fn required<'de, D: Deserializer<'de>, V: Value>(
     V::read(&Given::Text(String::deserialize(deserializer)?)).map_err(de::Error::custom)
 }
 
-fn choice<'de, D: Deserializer<'de>, V: Value>(
+fn optional<'de, D: Deserializer<'de>, V: Value>(
     deserializer: D,
 ) -> std::result::Result<Option<V>, D::Error> {
     required(deserializer).map(Some)

@@ -30,7 +30,7 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    /// At least two `parts`, and at least as many `rows`.
+    /// `parts` is at least 2, and `rows` at least `parts`.
     fn new(rows: u32, parts: u32) -> Self {
         let (rows, parts) = (u64::from(rows / parts), u64::from(parts));
         let draws = rows * parts * (parts - 1) / 2;

@@ -38,8 +38,8 @@ impl World {
             .is_some_and(|worker| worker.context == Context::Kernel)
     }
 
-    /// Share of a node's bandwidth that other threads of the policy use; for a kernel thread or a parallel
-    /// program, the program's as well.
+    /// Share of a node's bandwidth that other threads of the policy use, and, if a kernel thread runs or the
+    /// program is parallel, the program.
     fn traffic(&self, node: usize) -> f64 {
         let others = self.workers.iter().enumerate();
         let others = others.filter(|(index, worker)| {
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// End a step of a policy's thread of duration `step`, over which its traffic is spread evenly.
+    /// End a step of a policy's thread. Its traffic is spread evenly over the duration `step`.
     pub(in crate::tiering) fn stepped(&mut self, index: usize, step: Time) {
         let moved = std::mem::take(&mut self.moved);
         let Some(worker) = self.workers.get_mut(index) else { return };

@@ -11,8 +11,8 @@ pub type Entry = u8;
 
 /// The entry of a page that is not mapped; no other entry is 0.
 pub const NONE: Entry = 0;
-const NODE: Entry = 0b11;
-const SHADOW: u32 = 2;
+const NODE_MASK: Entry = 0b11;
+const SHADOW_SHIFT: u32 = 2;
 pub const ACCESSED: Entry = 1 << 4;
 pub const DIRTY: Entry = 1 << 5;
 /// The next access takes a hint fault.
@@ -28,19 +28,19 @@ pub const fn at(node: NodeId, shadow: Option<NodeId>) -> Entry {
         Some(shadow) => shadow.index() as Entry,
         None => 0,
     };
-    !(node.index() as Entry | shadow << SHADOW) & !FLAGS
+    !(node.index() as Entry | shadow << SHADOW_SHIFT) & !FLAGS
 }
 
 /// The node of a mapped page.
 #[inline]
 pub const fn node(entry: Entry) -> NodeId {
-    NodeId::new(!entry & NODE)
+    NodeId::new(!entry & NODE_MASK)
 }
 
 /// The node of the shadow, if the page has one.
 #[inline]
 pub const fn shadow(entry: Entry) -> Option<NodeId> {
-    match !entry >> SHADOW & NODE {
+    match !entry >> SHADOW_SHIFT & NODE_MASK {
         0 => None,
         _ if entry == NONE => None,
         shadow => Some(NodeId::new(shadow)),

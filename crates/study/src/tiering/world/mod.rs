@@ -49,7 +49,7 @@ pub struct World {
     pub(super) running: Option<usize>,
     /// The clock of the program's current thread.
     pub(super) clock: Time,
-    /// The clocks of all its threads but the current one, whose slot is stale.
+    /// The clocks of the program's threads; the slot of the current one is stale.
     clocks: Vec<Time>,
     pub(super) current: usize,
     load: Load,
@@ -64,6 +64,7 @@ pub struct World {
     pub(super) free_of_charge: bool,
     /// Picoseconds of a load by node, with the current traffic.
     latency: [u64; MAX_NODES],
+    /// Picoseconds of a page walk.
     pub(super) walk: u64,
     /// Share of each node's bandwidth that the program uses.
     program_busy: [f64; MAX_NODES],

@@ -40,7 +40,7 @@ impl Account {
 
     /// Loads and stores of a node since the last measurement.
     pub fn since_metered(&self, node: usize) -> [u64; 2] {
-        [0, 1].map(|way| self.counters.accesses[node][way] - self.metered[node][way])
+        [0, 1].map(|kind| self.counters.accesses[node][kind] - self.metered[node][kind])
     }
 }
 
@@ -135,7 +135,7 @@ impl World {
         (account.shadows, account.shadows_peak)
     }
 
-    /// Restart the peak count of shadow copies.
+    /// Reset the peak of shadows to their current number.
     pub fn reset_peak(&mut self, tenant: usize) {
         let account = &mut self.accounts[tenant];
         account.shadows_peak = account.shadows;

@@ -17,7 +17,7 @@ pub(super) struct Load {
     events: f64,
     /// Bytes that the program's own migrations read and wrote, by node.
     copied: [[f64; 2]; MAX_NODES],
-    /// At the last measurement.
+    /// Count at the last measurement.
     tlb_misses: u64,
     /// The last measurement: demand on each node, and threads' time besides accesses, picoseconds.
     demands: Vec<Demand>,
@@ -196,7 +196,8 @@ impl World {
         let nodes = &self.hardware.nodes;
         let threads = self.running() as f64;
         let supplies = match demands.is_empty() {
-            // At first, assume all accesses on each node, so that the load starts below the peak.
+            // Before the first measurement, assume that each node serves all accesses, so that the load starts
+            // below the peak.
             true => nodes.iter().map(|node| self.supply_alone(node)).collect(),
             false => balance(nodes, &demands, threads, self.load.away),
         };

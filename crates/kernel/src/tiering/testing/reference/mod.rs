@@ -28,7 +28,7 @@ pub struct Costs {
     pub entry: Time,
     /// Copying a frame.
     pub copy: Time,
-    /// The rest of moving a page.
+    /// Moving a page, besides the copy.
     pub migrate: Time,
     /// From waking a thread to its first step.
     pub wake: Time,
@@ -304,7 +304,7 @@ impl ReferenceMemory {
         self.run_due(policy, self.clock, true);
     }
 
-    /// The program references base page `at`; what a load returns is checked.
+    /// The program references base page `at`; the content that a load returns is checked.
     ///
     /// # Errors
     /// A description of a lost write, endless faults, or full memory.
@@ -397,7 +397,7 @@ impl ReferenceMemory {
         }
     }
 
-    /// Add what the event cost to the program's time.
+    /// Add the event's cost to the program's clock.
     fn end_event(&mut self) {
         self.clock = self.clock.plus(std::mem::take(&mut self.charged));
         self.event_ended(self.clock);
@@ -477,7 +477,7 @@ impl ReferenceMemory {
     /// Check the invariants that hold between events.
     ///
     /// # Errors
-    /// A description of what is violated.
+    /// A description of the violated invariant.
     pub fn check(&self) -> Result<(), String> {
         let mut uses: BTreeMap<(usize, usize), u32> = BTreeMap::new();
         for (number, mapping) in &self.table {
