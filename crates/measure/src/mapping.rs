@@ -102,7 +102,7 @@ impl Mapping {
         if let Some(node) = node {
             let mut mask = [0_u64; NODES / 64];
             let Some(word) = mask.get_mut(node / 64) else {
-                return Err(Error::input("memory", format!("node {node}: there is none"), ""));
+                return Err(Error::input("memory", format!("there is no node {node}"), ""));
             };
             *word |= 1 << (node % 64);
             // SAFETY: the mask has the stated length (the kernel subtracts one bit).

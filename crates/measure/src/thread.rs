@@ -57,7 +57,7 @@ pub(crate) fn faults() -> (u64, u64) {
 pub(crate) fn pin(cpu: usize) -> Result<()> {
     let refused = |why: String| Error::input(format!("processor {cpu}"), why, "choose another");
     if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(refused("there is none of that number".into()));
+        return Err(refused("there is no such processor".into()));
     }
     // SAFETY: a set of plain bits, and the number is within it.
     let done = unsafe {

@@ -55,7 +55,7 @@ fn exhausted(bytes: usize) -> ! {
     // This must not allocate.
     let _ = writeln!(
         rest,
-        "nearfar: error: memory: cannot allocate {bytes} bytes; free some memory, or raise its limit \
+        "nearfar: error: memory: cannot allocate {bytes} bytes; free some memory, or raise the process limit \
          (`ulimit -v`)"
     );
     let length = 160 - rest.len();

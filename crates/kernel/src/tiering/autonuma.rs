@@ -17,7 +17,7 @@ use crate::knobs;
 knobs! {
     /// What tiering mode adds to scanner and kswapd.
     AutonumaKnobs {
-        hot_threshold: Time = "1s" (in tests "40us"), "most time from arming to fault of a hot page",
+        hot_threshold: Time = "1s" (in tests "40us"), "maximum time from arming to hint fault of a hot page",
             "Linux 6.3, debugfs numa_balancing/hot_threshold_ms";
         rate_limit: Frames = "65536MB" (in tests "24KiB"), "memory promoted in `rate_window`",
             "Linux 6.3, sysctl numa_balancing_promote_rate_limit_MBps";

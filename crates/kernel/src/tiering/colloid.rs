@@ -21,7 +21,7 @@ knobs! {
     ColloidKnobs {
         sample_period: Time = "10ms" (in tests "10us"), "time between readings of the latencies",
             "Colloid, colloid-mon, SAMPLE_INTERVAL_MS";
-        smoothing: u64 = "5", "a reading counts 1 / 2^n in the mean", "Colloid, colloid-mon, EWMA_EXP";
+        smoothing: u64 = "5", "n: a reading has the weight 1 / 2^n in the moving average", "Colloid, colloid-mon, EWMA_EXP";
     }
 }
 

@@ -21,21 +21,21 @@ use crate::knobs;
 knobs! {
     /// DAMON's attributes and schemes.
     DamonKnobs {
-        sample_interval: Time = "5ms" (in tests "2us"), "time between looks at a page of each region",
+        sample_interval: Time = "5ms" (in tests "2us"), "time between samples, each of one page per region",
             "Linux 6.16, mtier.c, sample_interval";
         aggregation: u64 = "20" (in tests "5"), "samples until regions are merged and split",
             "Linux 6.16, mtier.c, aggr_interval: 100 ms";
         min_regions: u64 = "10" (in tests "3"), "fewest regions", "Linux 6.16, mtier.c, min_nr_regions";
         max_regions: u64 = "1000" (in tests "12"), "most regions", "Linux 6.16, mtier.c, max_nr_regions";
-        apply_interval: Time = "1s" (in tests "20us"), "time between runs of the schemes, and of a quota",
+        apply_interval: Time = "1s" (in tests "20us"), "time between runs of the schemes, for which a quota holds",
             "Linux 6.16, mtier.c, apply_interval_us";
-        quota: Frames = "200MiB" (in tests "32KiB"), "most memory that a scheme moves in that time",
+        quota: Frames = "200MiB" (in tests "32KiB"), "maximum memory that a scheme moves in `apply_interval`",
             "Linux 6.16, mtier.c, sz";
         used_goal: u64 = "9970" (in tests "8000"), "used share of the fast node that promotion aims at, in 1/10000",
             "Linux 6.16, mtier.c, DAMOS_QUOTA_NODE_MEM_USED_BP";
         free_goal: u64 = "50" (in tests "2500"), "free share of the fast node that demotion aims at, in 1/10000",
             "Linux 6.16, mtier.c, DAMOS_QUOTA_NODE_MEM_FREE_BP";
-        batch: u64 = "32" (in tests "4"), "pages looked at in a step", "assumption: as kswapd";
+        batch: u64 = "32" (in tests "4"), "pages scanned in a step", "assumption: as kswapd";
     }
 }
 

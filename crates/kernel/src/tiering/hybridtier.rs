@@ -22,7 +22,7 @@ use crate::knobs;
 knobs! {
     /// HybridTier's constants.
     HybridKnobs {
-        load_period: u64 = "100001" (in tests "3"), "loads that miss the last-level cache to a sample",
+        load_period: u64 = "100001" (in tests "3"), "loads that miss the last-level cache, per sample",
             "HybridTier, perf_sample_freq_list";
         batch_samples: u64 = "100000" (in tests "8"), "samples that are handled together",
             "HybridTier, SAMPLE_BATCH_SIZE";

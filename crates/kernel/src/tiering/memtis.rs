@@ -35,30 +35,30 @@ use split::Splitter;
 knobs! {
     /// Memtis's constants.
     MemtisKnobs {
-        load_period: u64 = "199" (in tests "3"), "loads that miss the last-level cache to a sample",
+        load_period: u64 = "199" (in tests "3"), "loads that miss the last-level cache, per sample",
             "Memtis, htmm_inst_period";
-        store_period: u64 = "100007" (in tests "5"), "stores to a sample", "Memtis, htmm_inst_period of stores";
+        store_period: u64 = "100007" (in tests "5"), "stores per sample", "Memtis, htmm_inst_period of stores";
         cooling_samples: u64 = "2000000" (in tests "60"), "samples from one halving of counts to the next",
             "Memtis, htmm_cooling_period";
         cooling_alloc: Frames = "10GiB" (in tests "40KiB"), "new memory after which counts are halved",
             "Memtis, htmm_thres_cooling_alloc";
-        adapt_samples: u64 = "100000" (in tests "15"), "samples from one threshold to the next",
+        adapt_samples: u64 = "100000" (in tests "15"), "samples from one adaptation of the hot threshold to the next",
             "Memtis, htmm_adaptation_period";
         least_threshold: u64 = "1", "lowest bin that can be hot", "Memtis, htmm_thres_hot";
         migrate_period: Time = "500ms" (in tests "30us"), "time between runs of the migration threads",
             "Memtis, htmm_demotion_period_in_ms";
         demote_share: f64 = "0.02", "free share of the fast node below which it demotes",
             "Memtis, get_memcg_demotion_watermark";
-        promote_share: f64 = "0.03", "free share that promotions and the hot set leave",
+        promote_share: f64 = "0.03", "free share of the fast node that promotions and the hot set leave",
             "Memtis, get_memcg_promotion_watermark";
-        watermark_least: Frames = "50MiB" (in tests "4KiB"), "both are at least this",
+        watermark_least: Frames = "50MiB" (in tests "4KiB"), "minimum of the demotion and promotion watermarks",
             "Memtis, MIN_WATERMARK_LOWER_LIMIT";
-        watermark_most: Frames = "1000MiB" (in tests "8KiB"), "both are at most this",
+        watermark_most: Frames = "1000MiB" (in tests "8KiB"), "maximum of the demotion and promotion watermarks",
             "Memtis, MIN_WATERMARK_UPPER_LIMIT";
-        pressure_extra: Frames = "50MiB" (in tests "4KiB"), "more to demote after an allocation found the node full",
+        pressure_extra: Frames = "50MiB" (in tests "4KiB"), "additional memory to demote after an allocation found the fast node full",
             "Memtis, need_toptier_demotion: 128 x 100 pages";
         split: bool = "true", "split skewed huge pages", "Memtis, htmm_thres_split";
-        split_period: u64 = "2", "the samples that a split needs: pages in use / 2^n", "Memtis, htmm_split_period";
+        split_period: u64 = "2", "n: the samples needed before a split are the pages in use / 2^n", "Memtis, htmm_split_period";
         split_gain: f64 = "0.45", "huge pages split, per unit of hit ratio that base pages would gain",
             "Memtis, set_memcg_nr_split: .4 (htmm_gamma) x (170 - 80) / 80 ns";
         batch: u64 = "32" (in tests "4"), "pages moved in a step", "Linux 5.15, SWAP_CLUSTER_MAX";

@@ -54,7 +54,8 @@ pub fn parse_nanoseconds(text: &str) -> Result<u64, String> {
 pub fn parse_share(text: &str) -> Option<f64> {
     let text = text.trim();
     let share = match text.strip_suffix('%').map(str::trim_end) {
-        // Parsed with an exponent, because a division would round twice; divided if the number has one already.
+        // Parsed with an exponent, because a division would round twice; divided if the number has one
+        // already.
         Some(number) => format!("{number}e-2")
             .parse()
             .or_else(|_| number.parse().map(|number: f64| number / 100.0)),
@@ -164,7 +165,9 @@ impl Amount {
             Err(Fault::TooFine | Fault::TooManyDecimals) => {
                 Err(format!("'{item}' has more than 6 decimals; round it"))
             }
-            _ => Err(format!("'{item}' is not above 0 %; write for example 10%")),
+            _ => Err(format!(
+                "'{item}' is not above 0 % and at most 100000000 %; write for example 10%"
+            )),
         }
     }
 

@@ -151,7 +151,7 @@ impl Value for Seeds {
     fn read(given: &Given) -> std::result::Result<Self, String> {
         let refused = || {
             format!(
-                "'{}' is not a number of seeds; give 1 to {MAX_SEEDS}, or a list of as many seeds \
+                "'{}' is not a number of seeds; give 1 to {MAX_SEEDS}, or a list of 1 to {MAX_SEEDS} seeds \
                  from 0 to 2^64 - 1",
                 given.shown()
             )

@@ -266,7 +266,7 @@ impl Builder {
         if lives.pages > u64::from(Access::MAX_PAGES) {
             return Err(Error::input(
                 reader.path().display().to_string(),
-                format!("needs {} page numbers", lives.pages),
+                format!("needs {} page numbers, more than 2^31 - 1", lives.pages),
                 "give --lifetimes off, or a shorter trace",
             ));
         }

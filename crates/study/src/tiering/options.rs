@@ -41,7 +41,8 @@ nearfar_schema::options! {
         placement: Placement = "uniform",
         /// Rounds after the warm-up; for a trace, the number of replays.
         rounds: Option<Count<0, 1000>> = none("4; for a trace: 1"),
-        /// Scale of a generated workload and its machine, in memory and in work, such as 1/64; 1/1 is full size.
+        /// Scale of a generated workload and its machine, in memory and in work, such as 1/64; 1/1 is full
+        /// size.
         scale: Scale = "1/64",
         /// Number of seeds, one run each, starting at --seed.
         seeds: Seeds = 1,
@@ -68,7 +69,7 @@ nearfar_schema::options! {
         lifetimes: Lifetimes = "on",
         /// Instances of the traced program that run together, each with separate pages.
         copies: Count<1, 1_000_000> = 1,
-        /// Accepted slowdown with the recommended size of fast memory, against fast memory only.
+        /// Accepted slowdown with the recommended size of fast memory, relative to fast memory only.
         slowdown: Share = crate::SLOWDOWN,
         /// Points of the time series per phase.
         points: Count<1, 100_000> = 40,

@@ -56,7 +56,7 @@ nearfar_schema::columns! {
         aborts: u64 ["pages"],
         /// Hint faults.
         hint_faults: u64 as "hints",
-        /// Write-protect faults in all.
+        /// All write-protect faults.
         write_faults: u64,
         /// Bytes copied between nodes.
         bytes_migrated: u64 ["bytes"],

@@ -25,7 +25,7 @@ pub(super) fn endless_faults(access: Option<Access>) -> Error {
     Error::input(
         "tiering",
         format!("the policy lets page {page} fault for ever"),
-        "a hint fault must in the end disarm the page, a write fault unprotect it",
+        "hint_fault must eventually disarm the page, and write_fault unprotect it",
     )
 }
 

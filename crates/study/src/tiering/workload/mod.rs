@@ -176,8 +176,13 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
         let small = used && !warms && pages < 16.max(row);
         if small || operations < u64::from(workload.threads) {
             let what = match small {
-                true => format!("leaves no 16 pages, or no row, of {} bytes", array.size.bytes()),
-                false => format!("leaves fewer of {} operations than threads", workload.operations),
+                true => format!(
+                    "leaves fewer than 16 pages, or less than a row, of an array of {} bytes",
+                    array.size.bytes()
+                ),
+                false => {
+                    format!("leaves fewer operations (of {}) than threads", workload.operations)
+                }
             };
             let what = format!("{}: scale {} {what}", name, shape.scale);
             return Err(Error::input("--scale", what, "give a larger share, such as 1/64"));
@@ -254,7 +259,7 @@ fn resized(arrays: &mut Vec<Array>, mut sizes: Vec<f64>, shape: &Shape) -> Resul
         return Err(Error::input("tiering", what, "give less than 8 TiB"));
     }
     if wss > rss {
-        let what = format!("{wss} GiB used of {rss} GiB");
+        let what = format!("a working set of {wss} GiB in {rss} GiB of memory");
         return Err(Error::input("--rss", what, "give --wss not above --rss"));
     }
     if shape.rss_gib.is_none() && shape.wss_gib.is_none() {
