@@ -45,7 +45,7 @@ class Snapshot:
 
     Attributes:
         target: a number that DAMON gives a process.
-        start: begin of the interval, in nanoseconds.
+        start: start of the interval, in nanoseconds.
         end: end of the interval, in nanoseconds.
         regions: first address, address after the last byte, and samples with an access.
     """

@@ -75,7 +75,7 @@ def model_terms(
         machine: the machine of the run.
         row: its row.
         total: counts of a second simulation, for what the row does not count.
-        lifetimes: whether pages end.
+        lifetimes: whether pages are freed at the end of their lifetimes.
         write_back: whether evictions of written pages take time.
     """
     access, size, pages = machine.access_times(), units.size(row["page_bytes"]), [row["page_bytes"]]
@@ -102,7 +102,7 @@ def model_terms(
     else:
         faults = [("faults", "page faults", f"d t_IO({size})", read)]
     for event, name, formula, ns in faults:
-        # Rows do not count mapped pages, and those of older versions no kinds of faults.
+        # No row counts mapped pages; rows of older versions also lack the kinds of faults.
         known = None if event == "mapped" else row.get(event)
         rate = (total[event] if known is None else known) / row["references"]
         terms.append(Term(name, "T_D", formula, rate, ns, event))

@@ -210,7 +210,7 @@ def _compared(areas: Sequence[_Area], base: declared.Row) -> list[declared.Areas
 
 
 def _steady(area: _Area) -> float:
-    """Nanoseconds per reference without those in which memory is filled."""
+    """Nanoseconds per reference, without the time in which memory is filled."""
     return area["wait_ns"] + area["fault_ns"] - area["start_ns"]
 
 
@@ -241,7 +241,7 @@ def settings(policy: str) -> dict[str, str]:
 
 
 def steady_ns(row: declared.Row) -> float:
-    """Nanoseconds per reference without those in which memory is filled."""
+    """Nanoseconds per reference, without the time in which memory is filled."""
     return row["total_ns"] - row["start_ns"]
 
 

@@ -141,8 +141,8 @@ def model(name: str, machine: Machine, busy: int, ratio: float) -> Device:
         described = machines.load(_UMD).to_dict()
         flash, cost = described["flash"], described["cost"]
         read, program = (parse_time(flash[key]["value"], key) for key in ("read", "program"))
-        passed = sum(parse_time(cost[key]["value"], key) for key in ("exception", "context_switch"))
-        return Device(name, LOAD, read, write_ns=min(program, passed) if busy > 1 else program)
+        switch = sum(parse_time(cost[key]["value"], key) for key in ("exception", "context_switch"))
+        return Device(name, LOAD, read, write_ns=min(program, switch) if busy > 1 else program)
     if machine.storages[name] in _LOADED:
         (page,) = machine.io_ns(name, [USUAL_PAGE])
         return Device(name, LOAD, page)

@@ -22,7 +22,7 @@ _RUN: Final = 4 << 20
 _RUNS, _QUICK_RUNS = 15, 3
 #: Maximum bytes touched to find memory that the host does not back.
 _ROOM: Final = 4 << 30
-#: A fault that takes this many times as long made the host allocate memory.
+#: A fault that takes this many times as long as on backed memory made the host allocate memory.
 _HOST_ALLOCATES: Final = 2
 #: Seconds until the host has reclaimed freed memory, if it does (Linux reports it after two).
 _RECLAIM_SECONDS: Final = 3

@@ -242,7 +242,7 @@ class _Study:
         return paging(self.vm.trace, progress=self.progress, **options)
 
     def curve(self, peak: int, whole: int) -> _Curve:
-        """Times by memory size.
+        """Times by memory size; the largest evicts nothing.
 
         Args:
             peak: bytes of the peak resident set.
@@ -277,7 +277,7 @@ def _counted_ns(row: paging_declared.Row, whole: bool) -> float:
 
 
 def within(ram: int, peak: int, private: int, swap: str, ratio: float) -> int:
-    """Bytes of uncompressed memory that the program has where there are ``ram`` bytes.
+    """Bytes of uncompressed memory that the program has, of ``ram`` bytes.
 
     If private memory does not fit, zram takes a part of ``ram``: with x bytes uncompressed,
     x + (private - x) / ratio = ram.

@@ -204,7 +204,7 @@ def _field(pid: str, name: str) -> str:
 
 
 def started(pid: int) -> int | None:
-    """When a process started, in ticks since boot; None if there is none, or only its exit code."""
+    """When a process started, in ticks since boot; None if there is none, or a zombie."""
     try:
         fields = stat(pid)
     except OSError:

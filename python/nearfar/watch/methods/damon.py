@@ -131,7 +131,7 @@ def slower(sample: float, used: float, share: float) -> float:
 
 @contextmanager
 def _created() -> Iterator[Path]:
-    """A monitor, until the block ends or this process, even by SIGKILL."""
+    """A monitor, which a guard process removes at the end of the block or of this process."""
     off = f"read line; echo off > {ADMIN}/0/state; echo 0 > {ADMIN}/nr_kdamonds"
     with subprocess.Popen(
         ["sh", "-c", off],
@@ -191,13 +191,14 @@ def _working_sets(
         )
         anonymous, file = memory.within(start, end)
         regions.append((anonymous, file, count / SAMPLES, age * SAMPLES * sample))
-    began = 0.9 * max((idle for *_, idle in regions), default=0.0)
+    # A region idle for about the longest time was not used since the monitor began.
+    since_began = 0.9 * max((idle for *_, idle in regions), default=0.0)
     found = []
     for window in windows(longest) if regions else ():
         used = [
             1 - (1 - min(part, 1.0)) ** (window / sample)
             if part
-            else float(idle <= window and idle < began)
+            else float(idle <= window and idle < since_began)
             for _, _, part, idle in regions
         ]
         found.append(
