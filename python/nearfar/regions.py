@@ -60,8 +60,8 @@ SIZES: Final = Rows(
 class Counts(Costs):
     """Counts as the engine returns them (``crates/study/src/paging/explain.rs``), and their cost.
 
-    ``given``: faults that need no device; then picoseconds of these faults, of page walks and of the
-    second TLB level. All four are 0 unless a processor is simulated.
+    ``given``: faults that need no device. The others: picoseconds of these faults, of page walks
+    and of the second TLB level. All four are 0 unless a processor is simulated.
     """
 
     given: int
