@@ -1,7 +1,7 @@
 """The terms of the time of a reference, for ``explain``.
 
-With ``--view machine`` they are columns of the row. Otherwise they are those of the access-time
-model of page-size advice (000, equations 1 to 3), which the engine applies
+With ``--view machine`` the terms are columns of the row. Otherwise they are the terms of the
+access-time model of page-size advice (000, equations 1 to 3), which the engine applies
 (``crates/study/src/paging/table.rs``): a row has only their sums.
 """
 
@@ -23,7 +23,7 @@ from nearfar.regions import Explained
 Kind = Literal["zero_fills", "file_reads", "swap_ins", "file_rereads"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 Event = Literal["tlb_misses", "tlb_second_hits", "faults", "mapped", Kind]
-#: Columns of the time as a machine spends it that belong to T_A; the others belong to T_D.
+#: Parts of the time of ``--view machine`` that belong to T_A (translation); others belong to T_D.
 _TRANSLATION: Final = ("tlb_ns", "walk_ns")
 
 

@@ -96,7 +96,7 @@ class ThpResult(FolderResult):
         run: the record of the run.
         rows: one per policy (docs/thp.md describes the keys).
         points: memory over time, by policy.
-        areas: each area under each policy, with ``by_area``; their sums are those of the policy.
+        areas: each area under each policy, with ``by_area``; they add up to the policy's row.
         notes: warnings, one per line.
     """
 

@@ -120,7 +120,7 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
     curve = study.curve(usual_peak, resident)
     curve.refine([limit, THRASHES - 1])
     locked = content["locked_bytes"]
-    # The curve has neither locked memory nor what the page size adds.
+    # The curve has neither locked memory nor the memory that the page size adds.
     not_in_curve = locked + pages.bloat
     ratio = float(options["zram_ratio"]) if zram else math.inf
     if vm.memory:
@@ -246,7 +246,7 @@ class _Study:
 
         Args:
             peak: bytes of the peak resident set.
-            whole: the same with the page cache.
+            whole: bytes of the peak resident set and the page cache.
         """
         grid = {max(round(peak * part), LEAST) for part in (0.01, *GRID)}
         rows = self._with_small_pages(sorted({*grid, whole, 4 * (peak + whole)}))

@@ -41,7 +41,7 @@ class Target:
 
     @property
     def words(self) -> list[str]:
-        """The arguments of ``nearfar watch`` for it."""
+        """The arguments of ``nearfar watch`` for this target."""
         return [str(self.pid)] if self.group is None else ["--cgroup", str(self.group)]
 
     def pids(self) -> list[int]:

@@ -87,7 +87,7 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
             _set_up(context, target.pids(), sample)
             state.write_text("on")
         else:
-            trial_cost = 0.0  # the same thread goes on, and its time includes the trial
+            trial_cost = 0.0  # the monitor's thread continues; its time includes the trial
         begun, read_cost = time.monotonic(), 0.0
         while time.monotonic() - started < seconds:
             left = started + seconds - time.monotonic()
