@@ -45,7 +45,7 @@ class Snapshot:
 
     Attributes:
         target: a number that DAMON gives a process.
-        start: begin of the interval, in nanoseconds.
+        start: start of the interval, in nanoseconds.
         end: end of the interval, in nanoseconds.
         regions: first address, address after the last byte, and samples with an access.
     """
@@ -251,7 +251,7 @@ def _from_perf(path: Path, text: str) -> Iterator[Snapshot]:
         snapshots[-1][1].append((low, high, hits))
     for target, snapshots in ends.items():
         # An event has only the end of its interval: assume that the first interval is as long as
-        # the others on average. damo assumes a second for a single one, else DAMON's default.
+        # the others on average; a single one takes DAMON's default (damo assumes a second).
         first, last = snapshots[0][0], snapshots[-1][0]
         others = len(snapshots) - 1
         start = first - ((last - first) // others if others and last > first else _AGGREGATION)

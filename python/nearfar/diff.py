@@ -158,7 +158,7 @@ def diff(a: str | Path, b: str | Path, **options: Unpack[declared.Options]) -> D
             if compared is not None:
                 rows.append(cast("declared.Row", {**named, **compared}))
                 continue
-            # A number that only one of them has, such as the time of a case that is not possible.
+            # Only one run has the number: in the other, the case may be impossible, for example.
             for values, only in ((in_a, only_a), (in_b, only_b)):
                 if any(value is not None for value in values.values()):
                     only.append({**named, "metric": metric})

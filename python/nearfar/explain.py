@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Costs)
 
-#: The maximum number of pieces of code, and of lines of functions, in a result; the last row is the
-#: sum of the rest.
+#: The maximum number of pieces of code, and of lines of functions, in a result; the last row sums
+#: up the omitted ones.
 _SITES: Final = 256
 _LINES: Final = 4096
 

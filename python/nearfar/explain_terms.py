@@ -1,7 +1,7 @@
 """The terms of the time of a reference, for ``explain``.
 
-With ``--view machine`` they are columns of the row. Otherwise they are those of the access-time
-model of page-size advice (000, equations 1 to 3), which the engine applies
+With ``--view machine`` the terms are columns of the row. Otherwise they are the terms of the
+access-time model of page-size advice (000, equations 1 to 3), which the engine applies
 (``crates/study/src/paging/table.rs``): a row has only their sums.
 """
 
@@ -23,7 +23,7 @@ from nearfar.regions import Explained
 Kind = Literal["zero_fills", "file_reads", "swap_ins", "file_rereads"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 Event = Literal["tlb_misses", "tlb_second_hits", "faults", "mapped", Kind]
-#: Columns of the time as a machine spends it that belong to T_A; the others belong to T_D.
+#: Parts of the time of ``--view machine`` that belong to T_A (translation); others belong to T_D.
 _TRANSLATION: Final = ("tlb_ns", "walk_ns")
 
 
@@ -75,7 +75,7 @@ def model_terms(
         machine: the machine of the run.
         row: its row.
         total: counts of a second simulation, for what the row does not count.
-        lifetimes: whether pages end.
+        lifetimes: whether pages are freed at the end of their lifetimes.
         write_back: whether evictions of written pages take time.
     """
     access, size, pages = machine.access_times(), units.size(row["page_bytes"]), [row["page_bytes"]]
@@ -102,7 +102,7 @@ def model_terms(
     else:
         faults = [("faults", "page faults", f"d t_IO({size})", read)]
     for event, name, formula, ns in faults:
-        # Rows do not count mapped pages, and those of older versions no kinds of faults.
+        # No row counts mapped pages; rows of older versions also lack the kinds of faults.
         known = None if event == "mapped" else row.get(event)
         rate = (total[event] if known is None else known) / row["references"]
         terms.append(Term(name, "T_D", formula, rate, ns, event))

@@ -87,7 +87,7 @@ class HeatResult(Result):
 
 
 def bounds(hits: int, samples: int) -> tuple[float, float]:
-    """The share of a region's pages that is accessed at a time, with 95 % (Wilson's interval).
+    """Wilson's 95 % interval of the share of a region's pages that is accessed at a time.
 
     Each sample looks at one page, at random, so ``hits`` of ``samples`` is binomial.
     """

@@ -70,7 +70,7 @@ class MemoryCurve:
     Attributes:
         name: a storage or a tiering policy.
         times: memory sizes, smallest first, and nanoseconds per reference.
-        base: the time that slowdowns refer to; None for that of the largest memory.
+        base: the time that slowdowns refer to; None: the time of the largest memory.
     """
 
     name: str

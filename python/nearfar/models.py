@@ -207,7 +207,7 @@ def fit(
         model: another model, a key of :data:`MODELS`. By default, ``fault`` with two or three sizes
             uses ``exponential-1``, and the reason says so.
         memory_bytes: the memory size of the rates, for the result.
-        memory_fraction: the memory size as a share of the footprint.
+        memory_fraction: the memory size as a share, if it was given as one.
         weighting: ``absolute`` weighs all points equally, as the papers' fits do; ``relative``
             divides each error by the measured rate (at least a millionth of the largest).
         seed: seed of the random starts; the result must not depend on it.

@@ -82,7 +82,7 @@ class PagingRun(Run, total=False):
 
     references: int
     footprint_bytes: int
-    #: Whether pages end, according to the events of the trace.
+    #: Whether pages are freed, as the events of the trace say.
     pages_end: bool
     #: The peak resident set, if memory sizes are shares of it.
     peak_resident_bytes: int | None

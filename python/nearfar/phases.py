@@ -32,7 +32,7 @@ class Phase:
         begin: where it begins, as a share of the run's records.
         end: where it ends.
         working_bytes: median of its working set.
-        resident_bytes: its largest resident set; None if the trace does not say when pages end.
+        resident_bytes: largest resident set; None if the trace does not say when pages are freed.
     """
 
     begin: float

@@ -60,8 +60,8 @@ SIZES: Final = Rows(
 class Counts(Costs):
     """Counts as the engine returns them (``crates/study/src/paging/explain.rs``), and their cost.
 
-    The last four (faults that need no device, times in picoseconds) are 0 unless a processor is
-    simulated.
+    ``given``: faults that need no device. The others: picoseconds of these faults, of page walks
+    and of the second TLB level. All four are 0 unless a processor is simulated.
     """
 
     given: int
@@ -101,7 +101,7 @@ def options_of(
 ) -> dict[str, object]:
     """The engine's options to simulate the memory size of ``row`` again at one page size."""
     options = {name: run_options[name] for name in _OPTIONS if name in run_options}
-    # Runs of older versions have no lifetimes: their pages never end.
+    # Runs of older versions have no lifetimes: their pages are never freed.
     options.setdefault("lifetimes", "off")
     options["page_sizes"] = [page_bytes]
     options["memory"] = str(row["memory_bytes"])
@@ -109,7 +109,7 @@ def options_of(
 
 
 def places_of(found: Explained) -> list[Counts]:
-    """Everything that has counts."""
+    """All counts of a result: total, kernel, regions, ranges and sites."""
     return [found["total"], found["kernel"], *found["regions"], *found["ranges"], *found["sites"]]
 
 

@@ -96,7 +96,7 @@ class ThpResult(FolderResult):
         run: the record of the run.
         rows: one per policy (docs/thp.md describes the keys).
         points: memory over time, by policy.
-        areas: each area under each policy, with ``by_area``; their sums are those of the policy.
+        areas: each area under each policy, with ``by_area``; they add up to the policy's row.
         notes: warnings, one per line.
     """
 
@@ -210,7 +210,7 @@ def _compared(areas: Sequence[_Area], base: declared.Row) -> list[declared.Areas
 
 
 def _steady(area: _Area) -> float:
-    """Nanoseconds per reference without those in which memory is filled."""
+    """Nanoseconds per reference, without the time in which memory is filled."""
     return area["wait_ns"] + area["fault_ns"] - area["start_ns"]
 
 
@@ -241,7 +241,7 @@ def settings(policy: str) -> dict[str, str]:
 
 
 def steady_ns(row: declared.Row) -> float:
-    """Nanoseconds per reference without those in which memory is filled."""
+    """Nanoseconds per reference, without the time in which memory is filled."""
     return row["total_ns"] - row["start_ns"]
 
 

@@ -73,7 +73,7 @@ class TieringRun(Run, total=False):
     #: Of several traces, the record of each.
     traces: list[Run]
     footprint_bytes: int
-    #: None if pages never end.
+    #: None if pages are never freed.
     peak_resident_bytes: int | None
     policy_scale: float
     #: By name of the node.

@@ -236,7 +236,7 @@ def _standing(comparison: Standing, several: bool) -> str:
 
 
 def _behind(name: str, ratio: float, low: float, high: float, seeds: int) -> str:
-    """How much slower a policy is: ``4 % ahead of nomad``, ``2x as fast as none``."""
+    """How much faster the best policy is: ``4 % ahead of nomad``, ``2x as fast as none``."""
     if ratio < 1.5:
         spread = f" ({units.percent(low - 1)} to {units.percent(high - 1)})" if seeds > 1 else ""
         return f"{units.percent(ratio - 1)}{spread} ahead of {name}"

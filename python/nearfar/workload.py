@@ -111,7 +111,7 @@ class Workload:
         return asdict(self)
 
     def missing(self, vm: bool = False) -> list[str]:
-        """Programs and files that are not installed; with ``vm``, of those that run here."""
+        """Programs and files that are not installed; with ``vm``, only programs of the host."""
         programs = [words[0] for words in self.prepare]
         if not vm:
             programs += [self.command[0], *(words[0] for words in self.client)]
@@ -289,7 +289,7 @@ def capture(
 ) -> Captured:
     """Make a workload's inputs, run it under capture, and write ``out/NAME.trace``.
 
-    A virtual machine has its programs from its own packages; ``prepare`` runs here.
+    A virtual machine has its programs from its own packages; ``prepare`` runs on the host.
 
     Args:
         workload: from :func:`load`.

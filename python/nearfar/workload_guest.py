@@ -13,7 +13,7 @@ from nearfar.strict import Json
 #: About how much slower a program is in a captured guest than when it is captured by itself; time
 #: limits and pauses are multiplied by it.
 SLOWER: Final = 10
-#: Time limit of a client in seconds: if the program failed to start, it would wait forever.
+#: Time limit of a client in seconds: a client of a program that failed to start would wait forever.
 _PATIENCE: Final = 1200
 #: The guest's memory also holds the packages. Its tasks become threads of the trace. As in the
 #: capture of a program, only memory that is touched during the capture counts. QEMU runs

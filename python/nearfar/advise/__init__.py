@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class AdviseRun(Run, total=False):
-    """How advice was made; ``traces``: the hash of each trace's ``trace.json``."""
+    """Provenance of advice; ``traces``: the hash of each trace's ``trace.json``."""
 
     fleet: str | None
     traces: dict[str, str]
@@ -62,7 +62,7 @@ class AdviseResult(FolderResult):
     """Advice for one or many VMs.
 
     Attributes:
-        run: how it was made, without the time of day.
+        run: its provenance (:mod:`nearfar.provenance`).
         rows: one per VM (docs/advise.md names the keys); ``curve`` has the predicted and simulated
             time at every page size, ``regions`` the gain of each mapping (option ``regions``).
         notes: warnings about the traces, one per line.
@@ -282,7 +282,7 @@ def _by_memory(
 def _add_large_pages(
     by_memory: Mapping[str, list[paging_declared.Row]], study: PagingResult
 ) -> None:
-    """Where memory holds the peak resident set, add the pages of which it holds fewer than 8."""
+    """Where memory holds the peak resident set, add the page sizes of which it holds under 8."""
     large = _by_memory(study.rows, [str(ENOUGH)])[str(ENOUGH)]
     peak = study.run["peak_resident_bytes"]
     for rows in by_memory.values():

@@ -81,7 +81,7 @@ def advice(vm: Vm, rows: Sequence[declared.Row], whole: bool = False) -> Advice:
 
 
 def _limit(row: declared.Row, whole: bool) -> str:
-    """The largest part of the time, with that of filling memory if ``whole``."""
+    """The largest part of the time, which includes filling memory if ``whole``."""
     parts = {
         "processor": row["cpu_ns"] or 0,
         "translation": (row["tlb_ns"] or 0) + (row["walk_ns"] or 0),

@@ -53,7 +53,7 @@ def advice(
     Args:
         vm: the virtual machine; its trace is not read.
         memory: its memory size in bytes.
-        fraction: the memory size as a share of the footprint, if it was given as one.
+        fraction: the memory size as a share of the peak resident set; None if given in bytes.
         points: rates of every simulated size; the model sees only some of them.
         tried: simulated sizes that may be advised.
         shown: simulated sizes that the model sees, or how many it may choose.
@@ -79,16 +79,16 @@ def advice(
     simulated = {point["page_bytes"]: point["simulated_ns"] for point in row["curve"]}
     place = prediction.sizes.index(choice.advised)
     error = left_out_error(seen, choice.advised, costs, memory, tlb)
-    scored = choice.model
+    judged = choice.model
     if len(seen) > 1 and {*tried} <= {*fitted}:
         # A prediction from all sizes has no error: hold out each size in turn.
         blind = {
             size: from_others(seen, size, costs, memory, tlb, prediction.model) for size in tried
         }
-        scored = min(tried, key=lambda size: (blind[size], doublings(size)))
-    row["judged_page_bytes"] = scored
-    row["model_regret"] = simulated[scored] / row["best_ns"] - 1
-    row["confidence"] = _word(error)
+        judged = min(tried, key=lambda size: (blind[size], doublings(size)))
+    row["judged_page_bytes"] = judged
+    row["model_regret"] = simulated[judged] / row["best_ns"] - 1
+    row["confidence"] = _confidence(error)
     row["left_out_error"] = error
     row["largest_error"] = max(abs(prediction.at(size) / simulated[size] - 1) for size in tried)
     row["limit"] = _limit(
@@ -217,7 +217,7 @@ def _limit(translation: float, storage: float, total: float) -> str:
     return "translation" if translation > storage else "storage"
 
 
-def _word(error: float | None) -> str:
+def _confidence(error: float | None) -> str:
     if error is None:
         return "unknown"
     return next(word for limit, word in CONFIDENCE if error <= limit)

@@ -60,8 +60,8 @@ PAPER_POINTS: Final = 6
 #: A size with an unknown time is chosen only if the best known time is this share above its
 #: prediction.
 CAUTION: Final = 0.3
-#: The first two sizes to measure. If the usual page faults more than :data:`THRASHES` times for
-#: each of its pages, the smallest size is second instead.
+#: The first two sizes to measure. If 4 KiB pages fault more than :data:`THRASHES` times per page,
+#: the second is the smallest size instead.
 FIRST: Final = (USUAL_PAGE, 65536)
 THRASHES: Final = 8.0
 #: Weight of the lower bound of a time, against the prediction, in choosing what to measure next.

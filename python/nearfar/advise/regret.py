@@ -23,8 +23,8 @@ NO_REGRET: Final = (
 class Group(TypedDict):
     """Regret over the rows of a group: ``all``, or a ``MACHINE/STORAGE``.
 
-    ``median``, ``p95`` and ``worst`` are of the model's page (``model_regret``); ``papers`` is the
-    number of rows that used the papers' forms, ``exceed`` that of rows above the goal at the 95th
+    ``median``, ``p95`` and ``worst`` are of the model's page (``model_regret``); ``papers``: number
+    of rows that used the papers' forms; ``exceed``: number of rows above the goal of the 95th
     percentile.
     """
 

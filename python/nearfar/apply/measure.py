@@ -37,9 +37,9 @@ class Measured:
         interrupted: whether this process got a signal that would end it.
         seconds: wall time.
         user_seconds: user CPU time of the command and the children it waited for.
-        system_seconds: system CPU time of the same.
-        minor_faults: faults of the same without I/O.
-        major_faults: faults of the same that waited for storage or swap.
+        system_seconds: their system CPU time.
+        minor_faults: their faults without I/O.
+        major_faults: their faults that waited for storage or swap.
         peak_rss_bytes: peak resident set of the command or its largest child; None if it ended
             before the first sample.
         anon_huge_bytes: largest sampled sum of ``AnonHugePages`` (2 MiB pages only); None as above.

@@ -20,7 +20,7 @@ from nearfar.errors import NearfarError, no_memory, of_system
 if TYPE_CHECKING:
     import typer
 
-#: Exit codes of processes.
+#: Exit codes of ``nearfar``.
 EXIT_CODES: Final = {
     0: "success",
     1: "incomplete result, or a threshold was not met",

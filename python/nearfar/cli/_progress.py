@@ -24,7 +24,7 @@ _SELECTING = ("kinds", "filter")
 
 
 class Unit(NamedTuple):
-    """The unit in which progress is shown, and how many counted things make one."""
+    """The unit in which progress is shown; ``size``: counted items per unit."""
 
     name: str
     size: float

@@ -45,7 +45,7 @@ Out = Annotated[
 
 
 def check_format(output_format: str, instead: str = ", or use -o FOLDER") -> None:
-    """Refuse binary output to a terminal, before the work; ``instead`` ends the advice."""
+    """Refuse binary output to a terminal, before the work; ``instead`` ends the message."""
     if output_format == "parquet" and sys.stdout.isatty():
         raise NearfarError(f"--format parquet: not to a terminal; redirect it{instead}")
 

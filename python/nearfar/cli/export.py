@@ -37,7 +37,7 @@ def run(
     from nearfar.cli._progress import progress, records
     from nearfar.output import check_output
 
-    # Check before --filter makes its view of the trace.
+    # Check before --filter writes a temporary trace.
     if out != "-":
         check_output(Path(out), force=force)
     elif format == "oracle-general":

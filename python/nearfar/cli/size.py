@@ -129,7 +129,7 @@ def run(
 
 
 def _split(options: declared.Options) -> tuple[captured.Options, declared.Options]:
-    """The options of the recording that differ from their default, and those of the study."""
+    """The recording's options that differ from their defaults, and the study's options."""
     defaults = {option.name: option.default for option in _RECORDING}
     given = cast("dict[str, object]", options)
     recording = {name: value for name, value in given.items() if defaults.get(name, value) != value}

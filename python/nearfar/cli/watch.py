@@ -196,7 +196,7 @@ def _progress(view: Live, output_format: str) -> Iterator[tuple[_See, Callable[[
 
     def say(text: str) -> None:
         clear()
-        sys.stdout.write(f"{text}\n")  # one write
+        sys.stdout.write(f"{text}\n")  # one write: the line stays whole
         sys.stdout.flush()
 
     plan = view.plan
@@ -205,7 +205,7 @@ def _progress(view: Live, output_format: str) -> Iterator[tuple[_See, Callable[[
 
 
 def _seconds(seen: Watched, plan: Plan) -> int:
-    """Seconds that have passed, of those planned."""
+    """Elapsed seconds, at most the planned ones."""
     return int(min(seen.seconds, plan.seconds))
 
 

@@ -32,8 +32,8 @@ CXL_MEMORY: Final = "cxl"
 _UMD: Final = "umd"
 _LINE: Final = 64
 
-#: DRAM of the CXL-SSD, bytes: 512 MiB (ssd_cache_size_byte) less the write log, which is an eighth
-#: of it (write_log_ratio 0.125).
+#: DRAM of the CXL-SSD, bytes: 512 MiB (ssd_cache_size_byte) less an eighth for the write log
+#: (write_log_ratio 0.125).
 _CACHE: Final = 448 << 20
 #: Time of a load that hits its DRAM, nanoseconds: 46 for DRAM, 40 for CXL and 72 for the index.
 _HIT_NS: Final = 158
@@ -69,7 +69,7 @@ class Pages:
         return row["swap_ins"] + row["file_rereads"]
 
     def any_row(self, memory: int) -> Row:
-        """The row of a memory size with any storage: counts and times without it are the same."""
+        """A memory size's row of any storage, for counts and times that storage does not change."""
         return next(iter(self.rows[min(memory, self.peak)].values()))
 
 
@@ -108,13 +108,13 @@ class Device:
         return counted_ns(whole, whole=False) + device_ns / whole["references"]
 
     def with_device(self, memory: int, peak: int) -> int:
-        """Memory for ``memory`` bytes of pages and, with zram, for the other pages, compressed."""
+        """``memory`` bytes of pages and, with zram, the compressed size of the other pages."""
         return memory if self.ratio is None else memory + round((peak - memory) / self.ratio)
 
     def left(self, memory: int, peak: int) -> int | None:
-        """The part of ``memory`` for pages; with zram, the rest holds the other pages, compressed.
+        """The part of ``memory`` for uncompressed pages; with zram, compressed pages take the rest.
 
-        None if zram would need all of it.
+        None if zram would need all of ``memory``.
         """
         if self.ratio is None or memory >= peak:
             return memory
@@ -141,8 +141,8 @@ def model(name: str, machine: Machine, busy: int, ratio: float) -> Device:
         described = machines.load(_UMD).to_dict()
         flash, cost = described["flash"], described["cost"]
         read, program = (parse_time(flash[key]["value"], key) for key in ("read", "program"))
-        passed = sum(parse_time(cost[key]["value"], key) for key in ("exception", "context_switch"))
-        return Device(name, LOAD, read, write_ns=min(program, passed) if busy > 1 else program)
+        switch = sum(parse_time(cost[key]["value"], key) for key in ("exception", "context_switch"))
+        return Device(name, LOAD, read, write_ns=min(program, switch) if busy > 1 else program)
     if machine.storages[name] in _LOADED:
         (page,) = machine.io_ns(name, [USUAL_PAGE])
         return Device(name, LOAD, page)

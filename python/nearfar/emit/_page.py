@@ -28,12 +28,12 @@ class PageRow(TypedDict):
 
 
 def page_count(row: PageRow, size: int) -> int:
-    """Pages of the row's size that hold ``size`` bytes."""
+    """Number of pages of the row's page size that hold ``size`` bytes."""
     return -(-size // row["settable_page_bytes"])
 
 
 def pool_pages(row: PageRow) -> int:
-    """Huge pages that hold the guest if its memory is set, else the program."""
+    """Number of huge pages that hold the guest if its memory is set, else the program."""
     return page_count(row, row.get("guest_memory_bytes") or row["memory_bytes"])
 
 
@@ -54,8 +54,8 @@ def setting_file(row: PageRow) -> str:
 def setting_lines(row: PageRow) -> list[str]:
     """Shell lines that set the row's page size on this host.
 
-    They do not shrink a pool. For a larger size, they do not replace ``always``; for the base page,
-    they replace it in the setting of all sizes only.
+    They do not shrink a pool. For a larger size, ``always`` stays; for the base page, it becomes
+    ``madvise``, but only in the setting for all sizes.
 
     Raises:
         NearfarError: as :func:`setting_file`.

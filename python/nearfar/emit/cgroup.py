@@ -4,8 +4,8 @@ Sets: ``memory.high`` and ``memory.max`` (version 2), to the limits of ``systemd
 version 1: ``memory.soft_limit_in_bytes``, which the kernel enforces only while the host is short
 of memory, and ``memory.limit_in_bytes``. Creates the group if needed.
 
-Cannot: add processes to the group. Limit a version 2
-group if its parent lacks ``memory`` in ``cgroup.subtree_control``; the script then says so.
+Cannot: add processes to the group. Limit a version 2 group if its parent lacks ``memory`` in
+``cgroup.subtree_control``; the script then says so.
 
 Do not use: below a group that systemd manages, because systemd overwrites the limits
 (``systemd-memory``).

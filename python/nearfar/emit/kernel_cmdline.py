@@ -8,8 +8,8 @@ request them. In a guest's kernel this sets a page size per VM, as in page-size 
 Cannot: set a base page (a kernel build); set the size of file pages: mTHP is for anonymous memory.
 
 Do not use: on a host with programs that were advised other sizes; ``thp_anon=`` before Linux 6.12,
-which ignores it with a log message. With less than 512 MiB of memory, such a kernel then has no
-pages of 2 MiB, because it also ignores ``transparent_hugepage=always``.
+which ignores it with a log message. With less than 512 MiB of memory, such an older kernel has no
+pages of 2 MiB at all, because it also ignores ``transparent_hugepage=always``.
 """
 
 from __future__ import annotations

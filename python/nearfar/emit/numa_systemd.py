@@ -1,7 +1,7 @@
 """A systemd unit that adds the plan's memory and sets its weights at each boot.
 
-Sets: the settings of ``daxctl`` and ``weighted-interleave``, before services start. As with aliusM,
-users need to do nothing afterwards.
+Sets: the settings of ``daxctl`` and ``weighted-interleave``, before services start. As with aliusM
+(paper 004), users need to do nothing afterwards.
 
 Cannot: add the memory before the kernel has booted; interleave the kernel's own pages; change the
 order in which a program uses nodes from the kernel's fallback order: start it with ``numactl``.

@@ -89,7 +89,7 @@ class Guest:
         icount: use instructions as the clock, each 2^icount ns; None for the host's clock.
         parameters: additional kernel parameters.
         qemu: additional options of QEMU.
-        start: a command that starts QEMU, such as ``taskset -c 1``.
+        start: a command prefix for QEMU, such as ``taskset -c 1``.
     """
 
     architecture: str = "auto"
@@ -229,7 +229,7 @@ class Guest:
         archive.close()
 
     def _check_room(self, archive: int) -> None:
-        """Check the memory: while it is unpacked, it holds both the archive and its files."""
+        """Check the memory, which holds both the archive and its files during unpacking."""
         memory, needed = self.hardware.memory, _KERNEL_BYTES + 2 * archive
         if memory < needed:
             why = f"the kernel and the files do not fit into {size(memory)} of memory"

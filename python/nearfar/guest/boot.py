@@ -58,7 +58,7 @@ class Run:
             archive: its initial file system.
             options: of QEMU, for the hardware.
             parameters: of the kernel.
-            start: a command that starts QEMU.
+            start: a command prefix for QEMU, such as ``taskset -c 1``.
             timeout: time limit of the command, seconds; None for no limit.
             stream: called with ``output`` or ``error`` and new bytes of that stream.
 

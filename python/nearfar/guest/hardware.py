@@ -44,7 +44,7 @@ ARCHITECTURES: Final = {
         groups="dies",
         has_latencies=True,
     ),
-    # Without UEFI the kernel reads no ACPI tables there. With UEFI, Linux 6.12 takes QEMU's flash
+    # Without UEFI an arm64 kernel reads no ACPI tables. With UEFI, Linux 6.12 takes QEMU's flash
     # for memory without a node, and disables NUMA.
     "aarch64": Architecture(
         debian="arm64",
@@ -93,7 +93,7 @@ class Hardware:
 
     Attributes:
         nodes: by number; the first has processors, and the kernel boots on it.
-        distances: between all nodes, for SLIT; 10 and 20 if empty.
+        distances: between all nodes, for SLIT; if empty, 10 (local) and 20.
         links: by node with processors and node with memory; if empty there is no HMAT.
     """
 

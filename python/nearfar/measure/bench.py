@@ -63,7 +63,7 @@ class Loads:
         )
         sample = min(self._chase.loads, 20_000)
         ns = min(self._chase.times(sample, 3))
-        # Two rounds fill the caches. A chain that takes too long for that fits into none.
+        # Two rounds fill the caches. A chain that takes over 50 ms per round fits into none.
         if self._chase.loads * ns < 50e6:
             self._chase.times(self._chase.loads, 2)
             ns = min(ns, *self._chase.times(sample, 3))
@@ -114,7 +114,7 @@ class Bench:
                 os.setpriority(os.PRIO_PROCESS, 0, priority)
 
     def repeat(self, run: Callable[[], float]) -> Samples:
-        """Call ``run`` for each run."""
+        """The results of ``run``, called ``self.runs`` times."""
         return Samples(tuple(run() for _ in range(self.runs)))
 
     def difference(self, more: Loads, less: Loads) -> Samples:

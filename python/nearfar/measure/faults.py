@@ -22,7 +22,7 @@ _RUN: Final = 4 << 20
 _RUNS, _QUICK_RUNS = 15, 3
 #: Maximum bytes touched to find memory that the host does not back.
 _ROOM: Final = 4 << 30
-#: A fault that takes this many times as long made the host allocate memory.
+#: A fault that takes this many times as long as on backed memory made the host allocate memory.
 _HOST_ALLOCATES: Final = 2
 #: Seconds until the host has reclaimed freed memory, if it does (Linux reports it after two).
 _RECLAIM_SECONDS: Final = 3
@@ -38,8 +38,8 @@ Held = list[_engine.MappedMemory]
 
 
 def cost(bench: Bench) -> tuple[Section, float]:
-    """``[cost]`` of a fault without clearing and of a context switch, and nanoseconds of such a
-    fault back to back."""
+    """``[cost]`` of a fault without clearing and of a context switch, and nanoseconds per fault
+    of many such faults in a row."""
     bench.say("faults")
     with bench.pinned() as cpu:
         # A first read maps the zero page.
@@ -175,8 +175,8 @@ def _times(
     """Nanoseconds per page of first writes to new memory, and to memory that was just freed.
 
     Both include the work of a program between faults and the time to free the page. If the host
-    reclaims memory, the first are only the runs in which it had to allocate, if there are enough;
-    the third value is the number of other runs, None if all.
+    reclaims memory, new memory is that of runs in which the host had to allocate, if these are
+    enough. The third value is the number of runs left out; None if too few had to allocate.
 
     Raises:
         NearfarError: the kernel gave smaller pages.

@@ -162,7 +162,7 @@ def beyond_caches(bench: Bench) -> int:
 
 
 def nodes(bench: Bench) -> tuple[Section, Samples]:
-    """``[node.NAME]`` for each node, and the latency of the first from its own processors."""
+    """``[node.NAME]`` for each node, and the first one's local latency (100 ns without nodes)."""
     system = bench.system
     sections: Section = {}
     first: Samples | None = None
@@ -351,7 +351,8 @@ def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced | Non
     }
     tlb["walk"] = walk
     if system.is_virtual and second:
-        # If the host also uses large pages, the second-level TLB covers all of them.
+        # If the host also uses large pages, the second-level TLB covers all of them: a load costs
+        # about a hit. The threshold is the geometric mean of a hit and a walk.
         hit = max(_translation_ns(bench, second // 2).median, 0.1)
         value = "2MiB" if large.median < (hit * max(small.median, hit)) ** 0.5 else "4KiB"
         source = (
@@ -364,7 +365,7 @@ def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced | Non
 
 
 def topology(bench: Bench) -> Section:
-    """``[topology]``: nodes as the kernel numbers them."""
+    """``[topology]``: nodes as the kernel numbers them. Distances to others are above 10."""
     nodes = bench.system.nodes
     source = nodes[0].source
     rows = [[10 if a is b else max(a.distances.get(b.node, 20), 11) for b in nodes] for a in nodes]

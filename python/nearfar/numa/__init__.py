@@ -119,7 +119,7 @@ class NumaResult(FolderResult, Generic[Row]):
     """The result of a question: ``alloc``, ``run``, ``pair`` or ``plan``.
 
     Attributes:
-        run: how it was made, without the time of day.
+        run: its provenance (:mod:`nearfar.provenance`).
         rows: one per case (docs/numa.md names the keys).
     """
 

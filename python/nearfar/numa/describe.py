@@ -76,9 +76,9 @@ def _merged(first: Node, second: Node) -> Node:
 
 
 def _sockets(known: dict[int, Node]) -> dict[int, int]:
-    """The socket of each node: the known one, else that of cores nearer than distance 20.
+    """The socket of each node: the known one, else the socket of cores nearer than distance 20.
 
-    That of a node without cores is that of the nearest cores.
+    A node without cores gets the socket of the nearest cores.
     """
     sockets: dict[int, int] = {}
     hosts = [known[number] for number in sorted(known) if known[number].cpus]

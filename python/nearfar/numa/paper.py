@@ -64,7 +64,7 @@ Cell = Callable[[str, int], AllocRow]
 
 def _like_far_dram(_: Values, __: Cell) -> tuple[float, str]:
     def ratio(threads: int, pattern: str, writes: float) -> float:
-        near, far = (
+        pmem, far_dram = (
             _known(
                 run(
                     "1G", mode=mode, nodes=nodes, threads=threads, pattern=pattern, writes=writes
@@ -72,7 +72,7 @@ def _like_far_dram(_: Values, __: Cell) -> tuple[float, str]:
             )
             for mode, nodes in (("interleave", [4, 5]), ("kmem-dax", [2]))
         )
-        return near / far
+        return pmem / far_dram
 
     others = {
         "random loads": ratio(24, "random", 0.0),

@@ -93,7 +93,7 @@ def evaluation(found: Evaluation, limit: int = 10) -> RenderableType:
     """Regret by storage, and the worst rows.
 
     Columns: regret of the model's page; ``exceed``: rows above the goal of the 95th percentile;
-    ``papers``: rows that used the papers' forms; ``advised``: 95th percentile with the threshold.
+    ``papers``: rows that used the papers' forms; ``advised``: 95th percentile of the advised page.
     """
     goal = f"{units.percent(found['goal_median'])} / {units.percent(found['goal_p95'])}"
     table = Table(

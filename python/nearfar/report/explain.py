@@ -52,7 +52,7 @@ def change(total_ns: float, usual_ns: float) -> str:
 
 
 def _spent(result: ExplainResult) -> Table:
-    """Parts of the time as a machine spends it, and those with 4 KiB pages."""
+    """Parts of the time of ``--view machine``, and the same parts with 4 KiB pages."""
     total, usual = result.run["total_ns"], result.run["usual_ns"]
     saved = None if usual is None else usual - total
     sum_of_terms: declared.TermsRow = {

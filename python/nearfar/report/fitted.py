@@ -117,7 +117,7 @@ class Table(RichTable):
 
         Args:
             header, justify, overflow, min_width, max_width, style: as in Rich.
-            importance: the lowest is left out first, of equal ones the last; KEY is never.
+            importance: columns of lowest importance are left out first, from the right; KEY never.
             narrow: the width in characters that a folding column keeps while other columns can be
                 left out.
         """

@@ -34,7 +34,7 @@ def shares(row: declared.Row) -> list[str]:
 
 
 def threshold_ns(epf: str) -> int:
-    """The predicted time in nanoseconds from which a policy passes faults on; 0 if it has none."""
+    """The predicted time, ns, from which a policy uses ordinary page faults; 0 for no threshold."""
     _, colon, threshold = epf.partition(":")
     return parse_time(threshold, "--epf") if colon else 0
 

@@ -39,7 +39,7 @@ class Live:
     """
 
     def __init__(self, plan: Plan) -> None:
-        """Start to watch."""
+        """Start the clock of the first answer."""
         self.plan = plan
         self.answer: declared.Row | None = None
         self._looks, self._seen = Looks(plan.target), Watched()

@@ -357,7 +357,7 @@ def measured(
 
 
 def explained(rows: Sequence[declared.Row], reasons: Sequence[Json]) -> list[declared.Row]:
-    """The rows, with a reason in the note of those that do not hold: the first that applies.
+    """The rows; the note of each that does not hold gets the first reason that applies.
 
     Args:
         rows: the rows.

@@ -2,10 +2,10 @@
  * the pause before each round in microseconds.
  *
  * All of RSS is written once in order. A warm-up stores to pages before the working set, which is the last
- * WSS pages, then the rounds load or store, a whole page at a time; which page is drawn as YCSB's
- * ScrambledZipfianGenerator does, and every round draws the same. Half of each page is random, so that it
- * is compressed to about half. Prints the seconds that each round took, the warm-up first, and how many
- * pages did not hold what was written. */
+ * WSS pages, then the rounds load or store, a whole page at a time. Pages are drawn as by YCSB's
+ * ScrambledZipfianGenerator, the same in every round. Half of each page is random, so that it compresses to
+ * about half. Prints the seconds of each round, the warm-up first, and the number of pages with wrong
+ * contents. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -94,7 +94,7 @@ int main(int argc, char **argv)
 	memory = mmap(NULL, rss * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED || wss >= rss)
 		return 2;
-	/* Let nearfar run see this mapping, within 20 to 40 ms. */
+	/* Wait for nearfar run to manage this mapping, which takes 20 to 40 ms. */
 	usleep(100000);
 	state = seed;
 	for (int word = 0; word < WORDS / 2; word++)

@@ -3,9 +3,9 @@
 All cells share one set of parameters (:class:`Setting`); what the paper leaves open is varied one
 at a time (:data:`ALTERNATIVES`). The program is pigz (``workloads/pigz.toml``), with 1.4 billion
 references. The repository has its page view: the references that miss a small cache of whole pages,
-which include all to a page that the device could have evicted. Instruction counts are those of the
-full program. Its waits for DRAM and page walks and its number of accesses, which the view lacks,
-are in ``papers/002/pigz.toml``.
+with every reference to a page that the device could have evicted. Instruction counts are of the
+full program. ``papers/002/pigz.toml`` has what the view lacks: waits for DRAM and page walks, and
+the number of accesses.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ class Setting:
             write.
         sizes: MB are 2^20 bytes, as for DRAM chips and in QEMU.
         atomic: ``none``. 99 % of pigz's faults are in the kernel's copies to and from the page
-            cache. Linux disables page faults there, so that no fault waits for the lock of a page
+            cache. Linux disables page faults in them, so that no fault waits for the lock of a page
             that the copy holds. But an embedded page fault takes no lock, and on x86-64 the copy
-            has no mapping local to the core (``kmap_atomic`` is an address). So it can sleep there,
-            and must, as otherwise there is no gain.
+            has no mapping local to the core (``kmap_atomic`` is an address). So it can sleep during
+            a copy, and must, as otherwise there is no gain.
         first_touch: ``new``. A page that the device does not have is an ordinary page fault
             (section 2.2): the flash has no data for a page at its first touch.
         window: instructions that a thread may run ahead: one piece of pigz.
         machine: changes of machines/umd.toml, by key. ``flash.stripe``: dirty pages are programmed
-            eight at a time, one on each die of the assumed geometry, as drives write. Programs of
-            200 us one after the other contradict figure 2: at 100 MB of DRAM, at least 50 MB more
+            eight at a time, one on each die of the assumed geometry, as drives write. Programming
+            one page per 200 us contradicts figure 2: at 100 MB of DRAM, at least 50 MB more
             pages (12,800) must leave it than at 150 MB, and no_EPF takes 0.7 s longer: 55 us each.
         sleep: granularity of wake-up times. The kernel's own handler sets the timer; the slack of
             50 us is for timers of programs (``schedule_hrtimeout``).

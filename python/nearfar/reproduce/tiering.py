@@ -389,7 +389,7 @@ def _headlines(options: Options) -> Iterator[declared.Row]:
     # A quarter of the usual size, so that there is time for more rounds: policies take minutes to
     # reach a steady state.
     common: Options = {**options, "scale": str(Fraction(options["scale"]) / 4), "points": 1}
-    # A share for each tenant keeps the antagonist in fast memory, to which Colloid's is bound.
+    # A share for each tenant keeps the antagonist in fast memory, where Colloid's authors bind it.
     beside: Options = {
         **common, "machine": "ddr4-2socket", "fast": "32G", "slow": "64G",
         "rounds": _LOADED_ROUNDS, "share": "1:30",

@@ -28,7 +28,7 @@ def maximum(peak: int) -> int:
 def high(needed: int, peak: int, locked: int) -> int | None:
     """``memory.high``: somewhat more than is needed; None if it would save less than :data:`WORTH`.
 
-    Locked memory cannot be reclaimed, so the limit is above all of it.
+    Locked memory cannot be reclaimed, so the limit exceeds it.
     """
     least = whole_mib(max(needed, locked) + needed // MARGIN + KERNEL)
     return least if least <= peak * (1 - WORTH) else None

@@ -120,7 +120,7 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
     curve = study.curve(usual_peak, resident)
     curve.refine([limit, THRASHES - 1])
     locked = content["locked_bytes"]
-    # The curve has neither locked memory nor what the page size adds.
+    # The curve has neither locked memory nor the memory that the page size adds.
     not_in_curve = locked + pages.bloat
     ratio = float(options["zram_ratio"]) if zram else math.inf
     if vm.memory:
@@ -242,11 +242,11 @@ class _Study:
         return paging(self.vm.trace, progress=self.progress, **options)
 
     def curve(self, peak: int, whole: int) -> _Curve:
-        """Times by memory size.
+        """Times by memory size; the largest evicts nothing.
 
         Args:
             peak: bytes of the peak resident set.
-            whole: the same with the page cache.
+            whole: bytes of the peak resident set and the page cache.
         """
         grid = {max(round(peak * part), LEAST) for part in (0.01, *GRID)}
         rows = self._with_small_pages(sorted({*grid, whole, 4 * (peak + whole)}))
@@ -277,7 +277,7 @@ def _counted_ns(row: paging_declared.Row, whole: bool) -> float:
 
 
 def within(ram: int, peak: int, private: int, swap: str, ratio: float) -> int:
-    """Bytes of uncompressed memory that the program has where there are ``ram`` bytes.
+    """Bytes of uncompressed memory that the program has, of ``ram`` bytes.
 
     If private memory does not fit, zram takes a part of ``ram``: with x bytes uncompressed,
     x + (private - x) / ratio = ram.

@@ -13,7 +13,7 @@ from nearfar.sweep import cell
 
 def main() -> None:
     """Run jobs until the input ends."""
-    # Libraries and programs get other standard streams than those of the protocol.
+    # The protocol uses copies; libraries and programs get standard error and /dev/null instead.
     outcomes = os.fdopen(os.dup(1), "w", encoding="utf-8")
     jobs = os.fdopen(os.dup(0), encoding="utf-8")
     os.dup2(2, 1)

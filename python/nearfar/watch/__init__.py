@@ -218,10 +218,10 @@ def carry_out(
         trying: called now and then with the seconds for which the advice has been tried.
     """
     chosen = method(plan.method)
-    ran = progress or (lambda _: None)
+    on_progress = progress or (lambda _: None)
     # When the target has ended, its peak cannot be read.
     before = peak(plan.target)
-    watched = chosen.watch(plan.target, plan.seconds, plan.budget, ran)
+    watched = chosen.watch(plan.target, plan.seconds, plan.budget, on_progress)
     highest = max(before, peak(plan.target), round(watched.most))
     curve, *parts = _curves(watched, plan.prices())
     row = _row(plan, watched, curve, parts, highest, chosen.ERROR)

@@ -36,7 +36,7 @@ class Look:
 
 @dataclass
 class Looks:
-    """Looks at a target, and remembers the last one.
+    """Looks at a target; keeps the previous counts, for rates.
 
     Attributes:
         target: the program.

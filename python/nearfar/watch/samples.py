@@ -59,7 +59,7 @@ class Memory:
         anonymous: resident memory that only swap can hold.
         file: resident pages of mapped files.
         used_anonymous: the part of ``anonymous`` whose accessed bit is set.
-        used_file: the part of ``file``.
+        used_file: the part of ``file`` whose accessed bit is set.
         swapped: in swap.
         locked: cannot be reclaimed.
     """
@@ -150,7 +150,7 @@ def read(pids: Sequence[int]) -> Memory | None:
     for found in by_process:
         for area in found:
             if area.shared:
-                # Each process has all of it in swap.
+                # Each process counts all swapped pages of the shared memory.
                 swapped[area.shared] = max(swapped.get(area.shared, 0), area.swap)
             else:
                 total["swapped"] += area.swap_pss or area.swap
@@ -158,7 +158,7 @@ def read(pids: Sequence[int]) -> Memory | None:
             share = area.pss / area.rss if area.rss else 1.0
             total["anonymous"] += area.anonymous * share
             total["file"] += (area.rss - area.anonymous) * share
-            # Processes that were forked have the same memory at the same address.
+            # Forked processes share memory at the same address.
             same.setdefault((area.shared, 0 if area.shared else area.start), []).append(area)
     for group in same.values():
         count = used(group)
@@ -170,9 +170,9 @@ def read(pids: Sequence[int]) -> Memory | None:
 
 
 def used(same: Sequence[Area]) -> float:
-    """Bytes that any of the processes with the same memory has used.
+    """Bytes of an area that any process has used; ``same``: the area in each process.
 
-    Which pages each has used is not known. It is assumed that each uses shared pages at random.
+    Which pages a process used is unknown: each is assumed to use shared pages at random.
     """
     shared = sum(area.pss - area.own for area in same)
     largest = max([shared, *(area.rss - area.own for area in same)])

@@ -41,7 +41,7 @@ class Target:
 
     @property
     def words(self) -> list[str]:
-        """The arguments of ``nearfar watch`` for it."""
+        """The arguments of ``nearfar watch`` for this target."""
         return [str(self.pid)] if self.group is None else ["--cgroup", str(self.group)]
 
     def pids(self) -> list[int]:
@@ -204,7 +204,7 @@ def _field(pid: str, name: str) -> str:
 
 
 def started(pid: int) -> int | None:
-    """When a process started, in ticks since boot; None if there is none, or only its exit code."""
+    """When a process started, in ticks since boot; None if there is none, or a zombie."""
     try:
         fields = stat(pid)
     except OSError:

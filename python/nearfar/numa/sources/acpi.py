@@ -110,8 +110,8 @@ def _srat(table: bytes, nodes: dict[int, Node], source: str) -> None:
             # Enabled, and not reserved for hot-plugged memory.
             if flags & 3 == 1 and size:
                 known = _node(nodes, domain, source)
-                far = "pmem" if flags & 4 else known.kind
-                _change(nodes, domain, source, size=known.size + size, kind=far)
+                memory_kind = "pmem" if flags & 4 else known.kind
+                _change(nodes, domain, source, size=known.size + size, kind=memory_kind)
         elif kind in _PROCESSORS:
             domain, flags = _PROCESSORS[kind](table[at : at + length])
             if flags & 1:
@@ -177,18 +177,20 @@ def _hmat(table: bytes, nodes: dict[int, Node], source: str) -> None:
         if kind != 1 or part[8] & 0xF:
             continue
         names = _HMAT_VALUES.get(part[9], ())
-        starts, ends, base = struct.unpack_from("<II4xQ", part, 12)
-        if starts * ends > length or len(part) != 32 + 4 * (starts + ends) + 2 * starts * ends:
+        initiators, targets, base = struct.unpack_from("<II4xQ", part, 12)
+        pairs, lists = initiators * targets, initiators + targets
+        if pairs > length or len(part) != 32 + 4 * lists + 2 * pairs:
             raise IndexError
-        numbers = struct.unpack_from(f"<{starts + ends}I", part, 32)
-        entries = struct.unpack_from(f"<{starts * ends}H", part, 32 + 4 * (starts + ends))
+        domains = struct.unpack_from(f"<{lists}I", part, 32)
+        entries = struct.unpack_from(f"<{pairs}H", part, 32 + 4 * lists)
         for place, entry in enumerate(entries):
-            start, end = numbers[place // ends], numbers[starts + place % ends]
+            initiator, target = domains[place // targets], domains[initiators + place % targets]
             value = _value(entry, base, revision, latency=part[9] < 3)
             if value is not None:
-                seen = {host: dict(view) for host, view in _node(nodes, end, source).seen.items()}
-                seen.setdefault(start, {}).update(dict.fromkeys(names, value))
-                _change(nodes, end, source, seen=seen)
+                known = _node(nodes, target, source)
+                seen = {host: dict(view) for host, view in known.seen.items()}
+                seen.setdefault(initiator, {}).update(dict.fromkeys(names, value))
+                _change(nodes, target, source, seen=seen)
 
 
 def _value(entry: int, base: int, revision: int, *, latency: bool) -> int | None:

@@ -80,7 +80,7 @@ def _size(folder: Path) -> int:
 
 
 def numbers_of(text: str) -> list[int]:
-    """The numbers of a list such as ``0-3,8``."""
+    """The numbers of a list such as ``0-3,8``; a range is limited, as the file may be damaged."""
     numbers: list[int] = []
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
         numbers += range(int(first), min(int(last or first), int(first) + 65536) + 1)

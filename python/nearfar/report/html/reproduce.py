@@ -66,7 +66,7 @@ class ReproducePage(page.Page[Reproduced]):
 
 
 def _by_paper(rows: Sequence[declared.Row]) -> dict[str, list[declared.Row]]:
-    """Rows of each paper, those that do not hold first; papers with most of these first."""
+    """Rows by paper: rows that do not hold first, and papers with most such rows first."""
     found: dict[str, list[declared.Row]] = {}
     for row in sorted(rows, key=lambda row: list(report.STATES).index(row["holds"])):
         found.setdefault(row["paper"], []).append(row)

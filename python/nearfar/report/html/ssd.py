@@ -102,7 +102,7 @@ class SsdPage(page.Page[SsdResult]):
 
 
 def _answers(result: SsdResult, faults: bool) -> list[str]:
-    """The quickest policy at each size of DRAM, and what the others and more DRAM cost."""
+    """The quickest policy at each DRAM size, the slowest, and the time that more DRAM saves."""
     rows, size = result.rows, units.size
     if not faults:
         time = units.duration(min(row["seconds"] for row in rows) * 1e9)

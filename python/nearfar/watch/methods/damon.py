@@ -87,7 +87,7 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
             _set_up(context, target.pids(), sample)
             state.write_text("on")
         else:
-            trial_cost = 0.0  # the same thread goes on, and its time includes the trial
+            trial_cost = 0.0  # the monitor's thread continues; its time includes the trial
         begun, read_cost = time.monotonic(), 0.0
         while time.monotonic() - started < seconds:
             left = started + seconds - time.monotonic()
@@ -131,7 +131,7 @@ def slower(sample: float, used: float, share: float) -> float:
 
 @contextmanager
 def _created() -> Iterator[Path]:
-    """A monitor, until the block ends or this process, even by SIGKILL."""
+    """A monitor, which a guard process removes at the end of the block or of this process."""
     off = f"read line; echo off > {ADMIN}/0/state; echo 0 > {ADMIN}/nr_kdamonds"
     with subprocess.Popen(
         ["sh", "-c", off],
@@ -191,13 +191,14 @@ def _working_sets(
         )
         anonymous, file = memory.within(start, end)
         regions.append((anonymous, file, count / SAMPLES, age * SAMPLES * sample))
-    began = 0.9 * max((idle for *_, idle in regions), default=0.0)
+    # A region idle for about the longest time was not used since the monitor began.
+    since_began = 0.9 * max((idle for *_, idle in regions), default=0.0)
     found = []
     for window in windows(longest) if regions else ():
         used = [
             1 - (1 - min(part, 1.0)) ** (window / sample)
             if part
-            else float(idle <= window and idle < began)
+            else float(idle <= window and idle < since_began)
             for _, _, part, idle in regions
         ]
         found.append(

@@ -96,8 +96,8 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
 def spread(group: Path, count: float, due: float, stalled: int) -> float:
     """Reclaim ``count`` bytes, in parts over :data:`EVERY` seconds.
 
-    A step that reaches used memory ends before it has taken much of it: it reclaims no more once
-    the group has stalled for half of :data:`STALL`.
+    The step ends early once the group has stalled for half of :data:`STALL`, so that it takes
+    little memory that is in use.
 
     Args:
         group: of the target.
