@@ -92,7 +92,7 @@ def test_terminal_and_page_show_the_regions(
 def test_regions_are_refused_in_the_paper_view(nearfar: Run) -> None:
     done = nearfar("advise", GRAPH, "--machine", "optane-ssd", "--regions")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "--regions: has no meaning in --view paper" in done.stderr
+    assert "--regions: does not apply to --view paper" in done.stderr
 
 
 # --- memory

@@ -256,8 +256,8 @@ def test_the_table_and_the_page_show_the_error_of_the_gain(nearfar: Run, tmp_pat
     ("options", "words"),
     [
         (("--machine", "desktop-nvm"), ("cpu.reorder_window", "--view paper")),
-        (("--sizes", "4"), ("--sizes: has no meaning in --view machine", "or use --view paper")),
-        (("--model", "bridge"), ("--model: has no meaning in --view machine",)),
+        (("--sizes", "4"), ("--sizes: does not apply to --view machine", "or use --view paper")),
+        (("--model", "bridge"), ("--model: does not apply to --view machine",)),
         (("--evaluate",), ("--evaluate", "--view paper")),
         (("--tlb", "32"), ("--tlb", "--view machine")),
         (("--filter", "cache"), ("--filter", "--view machine")),

@@ -29,7 +29,7 @@ def test_every_export_format_can_be_imported():
 def test_help_has_the_formats(nearfar: Run):
     for command, formats in (("import", importer.formats()), ("export", exporter.formats())):
         shown = "".join(nearfar(command, "--help").stdout.split())  # names wrap at hyphens
-        assert f"--formatNAMEFormatofthefile:{','.join(formats)}." in shown
+        assert f"--formatNAMEFormatofthefile.Oneof:{','.join(formats)}." in shown
 
 
 def test_records_of_valgrinds_lackey_are_imported(tmp_path):

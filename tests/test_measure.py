@@ -296,7 +296,7 @@ def test_two_storages_of_the_same_name_are_refused(nearfar: Run, tmp_path: Path)
     flags = ["--storage", "a/disk", "--storage", "b/disk"]
     there = f"import os; os.chdir({str(tmp_path)!r}); os.environ['XDG_CONFIG_HOME'] = 'config'"
     done = nearfar("machine", "measure", *flags, first=there)
-    assert done.returncode == 2 and "two would be called disk" in done.stderr
+    assert done.returncode == 2 and "two devices would be named disk" in done.stderr
 
 
 # --- the kernel's settings for large pages

@@ -129,7 +129,7 @@ def test_places_are_named_by_machine_alone_if_each_has_one_storage(
             {"machine": "nvme,zram", "filter": "cache"},
             "--filter cache: 2 machines have different caches",
         ),
-        ({"machine": "nvme,zram", "storage": "zram"}, "--storage: machine nvme has no zram; of"),
+        ({"machine": "nvme,zram", "storage": "zram"}, "--storage: machine nvme has no zram; each"),
         ({"machine": "nvme,laptop"}, "machine laptop: has no storage to page to"),
     ],
 )

@@ -84,7 +84,10 @@ def test_a_warm_page_cache_shortens_only_the_start() -> None:
         (("--machine", "zen4-vm", "--page-sizes", "2K,4K"), ("2048", "--page-sizes 4K,...,2M")),
         (("--machine", "zen4-vm", "--nested", "64K"), ("--nested", "4K, 2M or 1G")),
         (("--machine", "zen4-vm", "--tlb", "32"), ("--tlb", "--set tlb.first.entries")),
-        (("--machine", "zen4-vm", "--filter", "cache"), ("--filter", "caches of its own")),
+        (
+            ("--machine", "zen4-vm", "--filter", "cache"),
+            ("--filter", "simulates the machine's caches"),
+        ),
         (("--view", "paper", "--nested", "2M"), ("--nested", "--view machine")),
         (("--view", "paper", "--whole"), ("--whole", "--view machine")),
     ],

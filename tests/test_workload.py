@@ -72,7 +72,7 @@ def test_a_small_capture_of_each_workload_is_bundled(name: str) -> None:
         (short().replace('command = ["sort", "text"]\n', ""), "key command: is missing"),
         (short(command="[]"), "key command: is empty"),
         (short(command='"sort"'), "key command: is not a list of texts"),
-        (short(description='" "'), "key description: is not a text that says something"),
+        (short(description='" "'), "key description: is not a text that is not empty"),
         (short(display="1"), "key display: is not true or false"),
         (short(max_refs="0"), "key max_refs: is not a whole number from 1"),
         (short(client="[[]]"), "key client: is not a list of commands"),

@@ -168,7 +168,9 @@ def _checked(path: Path, sample: Any, snapshots: Iterable[Snapshot]) -> Heat:
         if not 0 <= one.start < one.end < 2**64 or not all(
             0 <= low < high <= 2**64 and 0 <= hits < 2**32 for low, high, hits in one.regions
         ):
-            raise NearfarError(f"{path}: a snapshot or region that cannot be; get the file again")
+            raise NearfarError(
+                f"{path}: a snapshot or region with impossible values; get the file again"
+            )
     return Heat(sample, tuple(sorted(valid, key=lambda one: (one.target, one.start))))
 
 
@@ -242,7 +244,7 @@ def _from_perf(path: Path, text: str) -> Iterator[Snapshot]:
             target, regions, low, high, hits = (int(word) for word in event.groups()[2:])
             end = int(event[1]) * 10**9 + int(event[2].ljust(9, "0"))
         except ValueError:  # more digits than Python converts
-            raise NearfarError(f"{path}: a number that cannot be; get the file again") from None
+            raise NearfarError(f"{path}: an impossible number; get the file again") from None
         snapshots = ends.setdefault(target, [])
         if not missing.get(target):
             snapshots.append((end, []))

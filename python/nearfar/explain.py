@@ -101,7 +101,7 @@ _COSTS: Final = (
     Column(
         "ns", "double", False, "ns", "Time that this adds to the mean time of a reference.", "time"
     ),
-    Column("share", "double", False, "", "Its share of all such time."),
+    Column("share", "double", False, "", "Share of the time that all misses and faults add."),
 )
 _PLACES: Final = Rows(
     columns=(

@@ -31,12 +31,18 @@ _Z: Final = 1.96
 
 _BOUNDS: Final = (
     Column("low_bytes", "int64", False, "bytes", "Accessed at a time, at least (95 %)."),
-    Column("likely_bytes", "int64", False, "bytes", "Accessed at a time: share of samples, size."),
+    Column(
+        "likely_bytes",
+        "int64",
+        False,
+        "bytes",
+        "Accessed at a time, estimate: share of samples with an access x region size.",
+    ),
     Column("high_bytes", "int64", False, "bytes", "Accessed at a time, at most (95 %)."),
 )
 ROWS: Final = Rows(
     columns=(
-        Column("start_ns", "int64", False, "ns", "Begin, since the record began."),
+        Column("start_ns", "int64", False, "ns", "Start of the interval, since the record began."),
         Column("end_ns", "int64", False, "ns", "End."),
         *_BOUNDS,
         Column("seen_bytes", "int64", False, "bytes", "Regions with an access: damo's `wss`."),

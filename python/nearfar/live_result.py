@@ -45,10 +45,11 @@ TABLES: Final = {
             Column("seconds", "double", False, "s", "From start to end.", "time"),
             Column("user_seconds", "double", False, "s",
                    "Processor time of the program and its managers.", "user"),
-            Column("system_seconds", "double", False, "s", "The same in the kernel.", "system"),
+            Column("system_seconds", "double", False, "s",
+                   "Processor time of the program and its managers in the kernel.", "system"),
             Column("manager_seconds", "double", False, "s",
-                   "Processor time of the managers, which is part of both; without up to 40 ms "
-                   "before the end of each.", "manager"),
+                   "Processor time of the managers, part of user and system time; without up to "
+                   "40 ms before the end of each.", "manager"),
             Column("exit_code", "int64", False, "",
                    "The program's; 128 + N when signal N ended it."),
             Column("why", "string", True, "", "Why nearfar ended the program, if it did."),
@@ -74,10 +75,10 @@ TABLES: Final = {
             Column("resident_processes", "int64", True, "",
                    "Managed processes at that peak."),
             Column("unmanaged_bytes", "int64", True, "bytes",
-                   "Part of it in mappings that are not managed.", "not managed"),
+                   "Part of `resident_bytes` in mappings that are not managed.", "not managed"),
             Column("held_bytes", "int64", True, "bytes",
-                   "Part of it that could not be moved: locked, pinned by I/O, or shared with a "
-                   "child.",
+                   "Part of `resident_bytes` that cannot move: locked, pinned by I/O, or shared "
+                   "with a child.",
                    "held"),
             *(Column(name, "int64", False, "", what) for name, what in _engine.live_counters()),
         ),

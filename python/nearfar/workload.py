@@ -224,7 +224,7 @@ def _is_table(value: object, of: Callable[[object], bool]) -> bool:
 
 #: For each type of a field of :class:`Workload`: what a value should be, and a check.
 _CHECKS: Final[dict[str, tuple[str, Callable[[object], bool]]]] = {
-    "str": ("a text that says something", lambda v: isinstance(v, str) and bool(v.strip())),
+    "str": ("a text that is not empty", lambda v: isinstance(v, str) and bool(v.strip())),
     "str | None": ("a text", _is_text),
     "bool": ("true or false", lambda v: isinstance(v, bool)),
     "int | None": ("a whole number from 1", lambda v: _is_count(v) and v != 0),

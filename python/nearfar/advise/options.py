@@ -226,7 +226,11 @@ ROWS: Final = Rows(
         share("settable_price", "predicted(settable) / predicted(advised) - 1."),
         text("why", "The advice in words."),
         share("model_gain", "1 - predicted(`model_page_bytes`) / predicted(4 KiB)."),
-        share("gain_error", "Error of that gain; null without `--view machine`.", nullable=True),
+        share(
+            "gain_error",
+            "Error of the predicted gain; null without `--view machine`.",
+            nullable=True,
+        ),
         byte_size(
             "bloat_bytes",
             "What the settable page adds to the peak of private memory; null without "
@@ -272,7 +276,7 @@ ROWS: Final = Rows(
         share(
             "start_share",
             "The part of the run, with 4 KiB pages, in which memory is filled; null without "
-            "`--view machine`. Without `--whole` the other times and gains leave it out.",
+            "`--view machine`. Without `--whole`, all other times and gains exclude it.",
             nullable=True,
         ),
     ),

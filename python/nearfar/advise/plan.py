@@ -126,7 +126,7 @@ def _with_view(options: declared.Options, loaded: Iterable[machines.Machine]) ->
     for option in _changed(options, idle):
         other = next(name for name in IDLE if name != view)
         raise NearfarError(
-            f"{option.flag}: has no meaning in --view {view}, {reason}; leave it out, or use "
+            f"{option.flag}: does not apply to --view {view}, {reason}; leave it out, or use "
             f"--view {other}"
         )
     return {**options, "view": view, "memory": memory}

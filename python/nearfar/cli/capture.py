@@ -87,7 +87,7 @@ def run(
             f"the program made {references:,} references"
         )
     elif options.get("sample"):
-        say("the program is small: the trace is whole")
+        say("the program is small: all of its pages were recorded")
     if outcome.exit_code:
         say(f"the program exited with status {outcome.exit_code}")
     if outcome.signal is not None:

@@ -103,7 +103,10 @@ def alloc(
 @takes(numa_run.OPTIONS)
 def run(
     load: Annotated[
-        str, typer.Argument(help="Trace folder, workload, or a size: a stream over that much.")
+        str,
+        typer.Argument(
+            help="Trace folder, workload, or a size: a sequential stream over that much memory."
+        ),
     ],
     output_format: Format = "table",
     out: Out = None,

@@ -67,7 +67,7 @@ ROWS: Final = Rows(
             "access",
             "How the program accesses memory on the device: by `page fault` or `load`.",
         ),
-        byte_size("memory_bytes", "Memory of `--memory`.", title="with"),
+        byte_size("memory_bytes", "The memory size of `--memory`, in bytes.", title="with"),
         number(
             "total_ns",
             "Mean time of a reference with this memory, without first touches; null if zram cannot "
@@ -78,19 +78,19 @@ ROWS: Final = Rows(
         ),
         share(
             "slowdown",
-            "How much longer that is than with memory for all; null as above.",
+            "Slowdown against memory for the whole resident set; null as above.",
             nullable=True,
         ),
         integer(
             "device_reads",
-            "Pages of 4 KiB that the program gets back from the device; null as above.",
+            "4 KiB pages read from the device after an eviction; null as above.",
             "pages",
             nullable=True,
             title="reads",
         ),
         byte_size(
             "needed_bytes",
-            "The least memory with at most `--slowdown`, with what zram takes.",
+            "The smallest memory with a slowdown of at most `--slowdown`, zram's memory included.",
             title="needed",
         ),
         byte_size(

@@ -72,6 +72,6 @@ cd /work
 echo begin >&5
 sh /nearfar/command </dev/null >&3 2>&4 3>&- 4>&- 5>&-
 echo "exit $?" >&5
-tar -c -f "$port_files" -C /out . || fail "what is in /out cannot be handed back"
+tar -c -f "$port_files" -C /out . || fail "the files in /out cannot be archived"
 echo end >&5
 poweroff -f

@@ -58,7 +58,9 @@ def measure(
     names = [*(["swap"] if swap.devices() else []), *(storage.name_of(path) for path in paths)]
     for path in paths:
         if names.count(name := storage.name_of(path)) > 1:
-            raise NearfarError(f"--storage {path}: two would be called {name}; give another path")
+            raise NearfarError(
+                f"--storage {path}: two devices would be named {name}; give another path"
+            )
         storage.check(path, quick)
     this = system.read()
     bench = Bench(this, quick=quick, say=say)

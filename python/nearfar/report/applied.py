@@ -52,8 +52,8 @@ def plan_lines(result: ApplyResult) -> list[str]:
         lines.append("  no switch needs changing")
     else:
         lines.append(
-            "  for the whole machine while it runs: other programs get such pages too; "
-            "put back after it"
+            "  for the whole machine while the command runs: other programs get such pages too; "
+            "restored afterwards"
         )
     return [*lines, "Nothing was changed or run; --yes does it."]
 

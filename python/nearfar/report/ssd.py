@@ -116,7 +116,7 @@ _FLASH: Final = (
      "gc_collections", "gc_moved", "write_amplification"),
 )  # fmt: skip
 _LATE: Final = (
-    "Late services and their causes (total time); threads woken before their page arrived",
+    "Late page transfers and their causes (total time); threads woken before their page arrived",
     ("dram_bytes", "epf", "from_flash", "late_services", "late_die", "late_channel", "late_erase",
      "overruns"),
 )  # fmt: skip

@@ -422,4 +422,4 @@ def _left(
     if rate is None:
         return None, "not known before a cell is finished"
     total = sum(cell.records for cell in rest)
-    return total / rate / at_once, f"assumed: {rate / 1e6:g} M records a second a core"
+    return total / rate / at_once, f"assumed: {rate / 1e6:g} M records per second per core"

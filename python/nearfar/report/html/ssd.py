@@ -20,7 +20,11 @@ _Kind = Literal["predicted", "actual"]
 _KINDS: Final[tuple[_Kind, ...]] = get_args(_Kind)
 _COLOURS = palette.OKABE_ITO | {"grey": palette.GREY}
 _GLOSSARY = (
-    ("embedded page fault", "A page is in the device's flash only and must come to its DRAM."),
+    (
+        "embedded page fault",
+        "A reference to a page that is only in the device's flash; the device loads the page into "
+        "its DRAM.",
+    ),
     ("busy", "The core executes, or waits for DRAM."),
     ("stall", "The core waits for the device's flash and does nothing else."),
     ("switch", "The core is in the kernel for an exception or a context switch."),
@@ -75,7 +79,7 @@ class SsdPage(page.Page[SsdResult]):
         )
         chart = page.chart(
             "service",
-            "Services by predicted and by actual time",
+            "Embedded page faults by predicted and by actual service time",
             "Embedded page faults by predicted and by actual time, 8 bins per doubling. "
             "The line is the threshold of the policy.",
         )
