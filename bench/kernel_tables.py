@@ -1,4 +1,8 @@
-"""Tables of docs/validation.md from the record of the bench case `kernel-faults`."""
+"""Tables of docs/validation.md from the record of the bench case `kernel-faults`.
+
+Runs are of two kinds: in polled ones (SECOND), the kernel's statistics are read all the time, which
+updates them; in the others (MAIN) they are not.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,8 @@ from table import recorded, summary
 
 Cells = list[dict[str, Any]]
 
-#: The prediction shown for cells whose runs were all killed: whether statistics were updated in
-#: them is not known.
+#: The prediction shown for cells whose runs were all killed. Whether the kernel updated its memory
+#: statistics in them is not known; `old` assumes that it did not, `exact` that it always did.
 PREDICTED_KILLED = "old"
 
 
@@ -130,17 +134,18 @@ def _cause(cell: dict[str, Any], counts: str, predicted: str) -> str:
     names = {name for _, name in found}
     middle = statistics.median(count for count, _ in found)
     around = [count for name in names for count in cell["around"][name]]
+    # Predictions were also made for the frames that the limit keeps for kernel memory, if unused.
     more = max(spare(cell), default=AROUND[-1])
     between = (
-        f"with up to {-AROUND[0]} frames less and {more} more {min(around):,} to {max(around):,} "
+        f"from {-AROUND[0]} frames less to {more} more, {min(around):,} to {max(around):,} faults "
         "are predicted"
     )
     if min(around) <= middle <= max(around):
-        return f"two answers: {between}"
+        return f"sensitive to a few frames: {between}"
     never, always = (cell["predicted"][name] for name in ("old", "exact"))
     if counts == MAIN[0] and "exact" in names and min(never, always) < middle < max(never, always):
         return (
-            f"statistics were renewed within the runs: {never:,} are predicted for never, "
+            f"statistics were updated in some runs: {never:,} are predicted for never, "
             f"{always:,} for always"
         )
     return f"open; {between}"

@@ -129,7 +129,10 @@ def _filled(words: Sequence[str], made: Path, folder: Path) -> list[str]:
 
 
 def _prepared(inputs: Inputs, name: str, step: Sequence[str], made: Path) -> bool:
-    """Run a step of the build, if it has arguments; False, with a remark, if not installed."""
+    """Run a step of the build; a step of one word is only looked up.
+
+    False, with a remark, if its program is not installed.
+    """
     words = _filled(step, made, made)
     if words[0].startswith(str(made)):
         return True
@@ -197,8 +200,10 @@ def managed(
     expected: str,
     timeout: int = TIMEOUT,
 ) -> dict[str, Any]:
-    """One run under nearfar: its outcome (same or different output, ended: failed, late), seconds
-    and counters."""
+    """One run under nearfar: its outcome, seconds and counters.
+
+    The outcome is ``same`` or ``different`` output, ``ended`` if it failed, ``late`` if too slow.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         folder, run_folder = Path(scratch), Path(scratch) / "told.run"
         folder.chmod(0o777)

@@ -169,7 +169,7 @@ def parse(text: str) -> dict[str, Any]:
         "zones": {name: zone for name, zone in zones.items() if zone["managed"]},
         "operation_ns": start["operation"],
         "migration_ns": start["migration"],
-        "free": int(start["nr_free_pages"]),
+        "free": int(start["nr_free_pages"]),  # of the fast node
         "tenths": tenths,
     }
 

@@ -155,6 +155,7 @@ fn print_nodes(start: *mut u8, pages: usize) {
             println!("@@first {}", join(&found[..FIRST.min(count)]));
         }
         for node in found {
+            // A page without a node (negative status) counts for the last node, which is not printed.
             landed[usize::try_from(node).unwrap_or(NODES - 1)] += 1;
         }
         println!(

@@ -41,15 +41,15 @@ TABLES: Final = {
             Column("far_latency_ns", "int64", False, "ns",
                    "Minimum time of a page to or from the far tier.", "far latency"),
             Column("epf", "string", False, "",
-                   "Threads that slept, instead of busy-waiting, for a page from the far tier."),
+                   "Value of --epf: when threads sleep, instead of busy-waiting, for a far page."),
             Column("seconds", "double", False, "s", "From start to end.", "time"),
             Column("user_seconds", "double", False, "s",
                    "Processor time of the program and its managers.", "user"),
             Column("system_seconds", "double", False, "s",
                    "Processor time of the program and its managers in the kernel.", "system"),
             Column("manager_seconds", "double", False, "s",
-                   "Processor time of the managers, part of user and system time; without up to "
-                   "40 ms before the end of each.", "manager"),
+                   "Processor time of the managers, part of user and system time; up to 40 ms at "
+                   "the end of each manager are missing.", "manager"),
             Column("exit_code", "int64", False, "",
                    "The program's; 128 + N when signal N ended it."),
             Column("why", "string", True, "", "Why nearfar ended the program, if it did."),
@@ -59,15 +59,16 @@ TABLES: Final = {
             Column("far_pages_bytes", "int64", False, "bytes",
                    "Peak memory in the far tier, shadows included, before compression.", "far"),
             Column("window_bytes", "int64", False, "bytes",
-                   "Peak far memory mapped without a promotion.", "window"),
+                   "Peak size of the window: far pages mapped without a promotion.", "window"),
             Column("far_bytes", "int64", False, "bytes",
                    "Peak bytes that the far tier used, after compression.", "far takes"),
             Column("alone_seconds", "double", True, "s",
-                   "Duration without nearfar; null without `--alone` or a share in `--fast`.",
+                   "Duration without nearfar; null unless `--alone` or a share as `--fast` was "
+                   "given.",
                    "bare"),
             Column("alone_exit_code", "int64", True, "", "Its exit code without nearfar."),
             Column("alone_bytes", "int64", True, "bytes",
-                   "Peak private memory of one of its processes, without nearfar.", "bare memory"),
+                   "Peak private memory of its largest process, without nearfar.", "bare memory"),
             Column("slowdown", "double", True, "",
                    "Duration divided by that without nearfar; null if exit codes differ."),
             Column("resident_bytes", "int64", True, "bytes",
@@ -96,7 +97,7 @@ TABLES: Final = {
 
 
 class LiveRun(Run, total=False):
-    """The record of a run; times depend on the kernel too."""
+    """The record of a run, and the kernel's release, because times depend on it."""
 
     program: list[str]
     kernel: str
@@ -141,12 +142,12 @@ class Outcome(FolderResult):
         images: process images that were managed; ``execve`` starts another image.
         fast_bytes: peak of fast memory, sampled.
         far_pages_bytes: peak of memory in the far tier, shadows included, before compression.
-        window_bytes: peak of far memory that was mapped without a promotion.
+        window_bytes: peak size of the window, far memory that was mapped without a promotion.
         far_bytes: peak size of the far tier.
         seconds: wall time.
         user_seconds: processor time of the program and its managers.
         system_seconds: their processor time in the kernel.
-        manager_seconds: the managers' part of both, except the last 40 ms of each.
+        manager_seconds: the managers' part of both; up to 40 ms at the end of each are missing.
         budget_bytes: fast memory of each process.
         far_size_bytes: maximum memory of each process in the far tier, before compression.
         far_latency_ns: minimum time to move a page to or from the far tier.
@@ -154,7 +155,7 @@ class Outcome(FolderResult):
         why: why nearfar ended the program, if it did.
         alone_seconds: wall time without nearfar; None unless measured, as are the next two.
         alone_exit_code: exit code without nearfar.
-        alone_bytes: peak private memory of one process without nearfar.
+        alone_bytes: peak private memory of the largest process without nearfar.
         resident_bytes: peak private memory (RssAnon) of all processes, sampled; the next three are
             of the same sample.
         resident_processes: managed processes.

@@ -61,6 +61,7 @@ pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
             unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
         })
     };
+    // Without capabilities until dropped: the new program may have none to open these files.
     let unprivileged = reach::Unprivileged::new();
     let mut lost = |why| stream.event(&[what::EXEC_LOST, why], &name);
     let mut path = name.clone();
@@ -89,6 +90,7 @@ pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
             _ => return lost(lost::OTHER),
         }
     }
+    // Descriptors of the plugin and the shared memory, which the next QEMU needs.
     let Some(handover) = reach::prepare_handover() else { return lost(lost::REACH) };
     let zeroth = if arguments.is_empty() { path.clone() } else { arguments.remove(0) };
     if path.starts_with(b"-") {

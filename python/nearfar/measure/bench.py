@@ -122,16 +122,16 @@ class Bench:
         return self.repeat(lambda: more.run() - less.run())
 
     def time(self, key: str, samples: Samples, how: str = "") -> Sourced:
-        """A time in nanoseconds, and a note if it is noisy."""
+        """A time in nanoseconds. Adds a note if it is noisy."""
         return Sourced(time_text(samples.median), self.source(key, samples, "ns", how))
 
     def rate(self, key: str, samples: Samples, how: str = "") -> Sourced:
-        """A bandwidth in bytes a second, and a note if it is noisy."""
+        """A bandwidth in bytes a second. Adds a note if it is noisy."""
         source = self.source(key, samples.scaled(1e-9), "GB/s", how)
         return Sourced(rate_text(samples.median), source)
 
     def source(self, key: str, samples: Samples, unit: str, how: str = "") -> str:
-        """The source of a measured value, and a note if it is noisy."""
+        """The source of a measured value. Adds a note if it is noisy."""
         if samples.noisy:
             spread = f"{digits(min(samples.runs))}-{digits(max(samples.runs))} {unit}"
             self.notes.append(f"{key}: noisy: {spread} in {len(samples.runs)} runs")

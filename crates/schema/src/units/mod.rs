@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | `50B`, `50KB`, `50MB`, `50GB`, `50TB` | 50 x 1, 10^3, 10^6, 10^9, 10^12 bytes | everywhere |
 //! | `50KiB`, `50MiB`, `50GiB`, `50TiB` | 50 x 2^10, 2^20, 2^30, 2^40 bytes | everywhere |
-//! | `50K`, `50M`, `50G`, `50T` | as `KiB` to `TiB`, as page sizes are written | command line |
+//! | `50K`, `50M`, `50G`, `50T` | like `KiB` to `TiB`; page sizes are usually written so | command line |
 //! | `50` | 50 bytes | command line |
 //! | `50ps`, `50ns`, `50us`, `50ms`, `50s` | a time | everywhere |
 //! | `50B/s`, `50KB/s`, ... `50TB/s`, `50KiB/s`, ... `50GiB/s` | a bandwidth | files |

@@ -37,7 +37,7 @@ pub struct Pass {
     pub touched_pages: Vec<u64>,
     /// Every (page id, region) of pages that were touched in several regions.
     multiple: FxHashSet<(u32, u32)>,
-    /// Incremented at events.
+    /// Incremented at events, which may change the region of any page.
     pub epoch: u32,
     bin: u16,
     /// Number of intervals in the window of a working set.
@@ -46,7 +46,7 @@ pub struct Pass {
     last_in_bin: Vec<u64>,
     pub working_set: Vec<WorkingSet>,
     pub resident: Option<ResidentTracker>,
-    /// Pages touched in this batch, without repeats.
+    /// Pages touched in this batch, in order, without touches that repeat the previous page.
     pub touched: Vec<u32>,
     /// The last touched page.
     last: u32,
