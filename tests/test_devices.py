@@ -67,7 +67,7 @@ def test_zram_takes_memory_at_its_compression_ratio() -> None:
     """Of 300 pages, a memory of 200 holds 100 uncompressed, and 200 compressed 2 to 1."""
     zram = Device("zram", ratio=2.0)
     assert zram.left(200, 300) == 100
-    assert zram.with_device(100, 300) == 200
+    assert zram.needed(100, 300) == 200
     assert zram.left(150, 300) is None
     assert zram.left(300, 300) == 300
     assert Device("nvme").left(200, 300) == 200

@@ -1,4 +1,4 @@
-"""``nearfar run`` kills no healthy program; one that has lost its manager it kills with a line.
+"""``nearfar run`` kills no healthy program. One that lost its manager is killed, with a reason.
 
 Exit code and output of ``healthy.c`` must be the same with and without nearfar.
 """
@@ -27,7 +27,7 @@ SOURCE = Path(__file__).with_name("healthy.c")
 #: Seconds after which a program counts as hung; the longest takes a quarter of them.
 PATIENCE = 90.0
 NEARFAR = [sys.executable, "-m", "nearfar", "run"]
-#: The arguments of healthy.c, kind and number, and options of the run. FAR stands for a new file.
+#: The arguments of healthy.c, kind and number, and options of the run.
 KINDS = [
     ("forks", 24, "--fast 4M --far-size 128M --far shm --far-latency 300us"),
     ("forks", 48, "--fast 4M --far-size 128M --far zstd --policy tpp"),
@@ -48,7 +48,10 @@ def program(build: Callable[..., Path]) -> Path:
 
 
 def both(program: Path, kind: str, number: int, options: str, folder: Path) -> None:
-    """Check that the program does the same alone and under ``nearfar run``, which kills nothing."""
+    """Check that the program does the same alone and under ``nearfar run``, which kills nothing.
+
+    FAR in ``options`` stands for a new file.
+    """
     words = ["sh", "-c", 'ulimit -c unlimited; exec "$@"', "sh", str(program), kind, str(number)]
     given = options.replace("FAR", str(folder / "far")).split()
     alone, below = [
@@ -60,6 +63,7 @@ def both(program: Path, kind: str, number: int, options: str, folder: Path) -> N
     # After a signal, the exit code of a shell.
     code = alone.returncode if alone.returncode >= 0 else 128 - alone.returncode
     assert (below.returncode, below.stdout) == (code, alone.stdout), below.stderr
+    # Besides nearfar's summary, standard error must be that of the program.
     reasons = ends.reasons(below.stderr)
     assert "".join(f"{line}\n" for line in reasons) == alone.stderr
 
@@ -131,15 +135,19 @@ def running(program: Path) -> Iterator[Running]:
 @needs_cc
 @pytest.mark.parametrize("kind", ["manager", "keeper"])
 @pytest.mark.parametrize("way", ["killed", "ended"])
-def test_a_program_that_lost_its_manager_is_killed_with_a_line(
+def test_a_program_that_lost_its_manager_is_killed_with_a_reason(
     kind: str, way: str, running: Running
 ) -> None:
-    """The loss of the keeper may do no harm; then the manager is killed as well."""
+    """The loss of the keeper, which keeps the manager's descriptors open, may do no harm.
+
+    Then the manager is killed as well.
+    """
     process, task = running.own(kind)
     if way == "ended":
+        # Makes the thread call exit, with ptrace.
         subprocess.run([running.program, "make-leave", str(task)], check=True, timeout=PATIENCE)
     elif task != process:
-        pytest.skip(f"the {kind} is a thread of the program, and not killed by itself")
+        pytest.skip(f"the {kind} is a thread of the program, and cannot be killed alone")
     else:
         os.kill(process, signal.SIGKILL)
     if kind == "keeper":
@@ -155,8 +163,8 @@ def test_a_program_that_lost_its_manager_is_killed_with_a_line(
 def test_a_program_that_is_killed_takes_its_manager_with_it(running: Running) -> None:
     """No reason is printed, as nearfar did not kill it."""
     processes = children(running.launcher.pid)
-    mine = [pid for pid in processes if not any(task == pid for _, task in ends.own(pid))]
-    os.kill(mine[0], signal.SIGKILL)
+    programs = [pid for pid in processes if not any(task == pid for _, task in ends.own(pid))]
+    os.kill(programs[0], signal.SIGKILL)
     assert running.ended() == (137, "", [])
     assert not any(map(alive, processes))
 

@@ -20,14 +20,15 @@ from cases.page_gain import gains, kept_memory, near, predict, predicted_gain, r
 from nearfar.apply.setting import BASE, applied, short
 
 NAME = "first-access"
-SUMMARY = "gains of page sizes with cold files and with memory that is read first"
+SUMMARY = "gains of page sizes with cold files and with memory that is first read or first written"
 
 #: Bytes of the file, and of a quick run's.
 FILE, QUICK_FILE = 32 << 20, 4 << 20
 SIZES, QUICK_SIZES = (64 << 10, 2 << 20), (64 << 10,)
 #: Repetitions for each round.
 TURNS = 3
-#: Mode of ``programs/first.c``, and whether its file is in the page cache (warm) at the start.
+#: Mode of ``programs/first.c`` (r, w: memory whose first access is a read, a write), and whether
+#: its file, if any, is in the page cache (warm) at the start.
 PROGRAMS = (
     ("read", "cold"),
     ("read", "warm"),

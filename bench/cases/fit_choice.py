@@ -1,4 +1,4 @@
-"""The page size that `nearfar fit` chooses from rates at four page sizes, against the best one.
+"""The page size that `nearfar fit` chooses from miss and fault rates at four sizes, and the best.
 
 Rates simulated from captures stand in for hardware counters. The choice sees the rates at four page
 sizes, and is judged by those at all sizes.
@@ -102,6 +102,7 @@ def judged(rows: Sequence[Mapping[str, Any]], true: Mapping[int, float]) -> dict
     best = min(considered, key=lambda size: true[size])
     unseen = [one for one in rows if not one["measured"]]
     errors = [abs(one["time_ns"] / true[one["page_bytes"]] - 1) for one in unseen]
+    # The stated error is the same at every unseen size.
     said = next((one["error"] for one in unseen), None)
     return {
         "chosen_bytes": chosen["page_bytes"],

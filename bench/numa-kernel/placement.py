@@ -192,6 +192,7 @@ def _hardware(machine: str, topology: dict[str, Any], added: bool) -> Hardware:
             latency = round(node["local_read_ns"] if local else node["remote_read_ns"])
             rate = section["local" if local else "remote"].get("read_bandwidth")
             rate = rate or section["local"]["read_bandwidth"]
+            # The values are in GB/s here; the difference to GiB/s does not matter.
             gib = int(float(re.sub(r"[^0-9.]", "", rate["value"])))
             links[host, node["node"]] = Link(latency, gib << 30)
     return Hardware(

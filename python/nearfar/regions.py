@@ -1,7 +1,8 @@
 """Regions: the cost of each at each page size, and the size that suits it.
 
 A page size that is set for a whole program also gives larger pages to regions that gain nothing and
-only take more memory. ``madvise`` and ``prctl`` set it for one region.
+only take more memory. ``madvise`` sets it for one region; ``prctl`` (Linux 6.18)
+limits it to such regions.
 
 Times are those of ``--view machine``: the trace is simulated again at each page size, and the cost
 of walks, faults and storage is counted in the region where it occurs.
@@ -28,7 +29,7 @@ _OPTIONS: Final = ("tlb", "replacement", "kinds", "lifetimes", "filter",
                    "page_cache", "swappiness", "statistics_every", "nested")  # fmt: skip
 #: The minimum share of the whole time that a region must save to get a larger page.
 _WORTH: Final = 0.001
-#: Counts that must equal those of the row.
+#: Counts of the second simulation that must equal those of the run's row.
 _CHECKED: Final[tuple[Literal["tlb_misses", "tlb_second_hits"], ...]] = (
     "tlb_misses", "tlb_second_hits"
 )  # fmt: skip
@@ -149,7 +150,9 @@ def count(
                 )
         warm = found["lifetimes"] and run_options.get("page_cache") == "warm"
         for place in places_of(found):
-            # Count faults that read from a device as swap-ins, the others as first touches.
+            # A fault reads from a device unless it is a first touch; first touches of files do so
+            # too (file_reads), unless they are cached. Count such faults as swap-ins, the others as
+            # first touches.
             reads = place["faults"] - place["first_touches"] + (0 if warm else place["file_reads"])
             place["swap_ins"] = reads
             place["first_touches"] = place["given"]

@@ -180,7 +180,7 @@ def _row(
     curve = MemoryCurve(device.name, times, base)
     enough = curve.enough(limit)
     fits = pages.peak if enough is None else enough.bytes
-    needed, rest = device.with_device(fits, pages.peak), pages.peak - fits
+    needed, rest = device.needed(fits, pages.peak), pages.peak - fits
     return {
         "storage": device.name,
         "access": device.access,

@@ -60,7 +60,7 @@ class Pages:
     peak: int
 
     def time(self, memory: int, storage: str) -> float:
-        """Nanoseconds per reference once memory is filled."""
+        """Nanoseconds per reference, without first touches."""
         return counted_ns(self.rows[min(memory, self.peak)][storage], whole=False)
 
     def reads(self, memory: int) -> int:
@@ -80,7 +80,7 @@ class Device:
     Attributes:
         name: its name.
         access: :data:`FAULT` or :data:`LOAD`.
-        read_ns: time to load a page.
+        read_ns: time to load a page. This and the next three are only for :data:`LOAD`, else 0.
         flash_ns: additional time if the page is not in the device's DRAM.
         write_ns: time to evict a dirty page.
         cache: DRAM of the device, bytes.
@@ -107,8 +107,8 @@ class Device:
         )
         return counted_ns(whole, whole=False) + device_ns / whole["references"]
 
-    def with_device(self, memory: int, peak: int) -> int:
-        """``memory`` bytes of pages and, with zram, the compressed size of the other pages."""
+    def needed(self, memory: int, peak: int) -> int:
+        """DRAM to keep ``memory`` bytes of pages; with zram, the other pages take some as well."""
         return memory if self.ratio is None else memory + round((peak - memory) / self.ratio)
 
     def left(self, memory: int, peak: int) -> int | None:
@@ -160,7 +160,7 @@ class Prices:
         """Parse ``--cost``.
 
         Raises:
-            NearfarError: it is not a list of prices, or names no device of the table.
+            NearfarError: it is not a list of prices, or a name is neither ``dram`` nor a device.
         """
         prices: dict[str, float] = {}
         known = ["dram", *devices]

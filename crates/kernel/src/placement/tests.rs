@@ -14,7 +14,8 @@ fn topology(name: &str) -> Topology {
 
 #[test]
 fn fallback_orders_equal_the_kernels() {
-    // Orders of Linux 6.1 and 6.12. Nodes 4 to 7 are far memory; 0, 1, 4 and 5 are on one socket.
+    // Orders of Linux 6.1 and 6.12. The last argument, true: memory was added after boot, so nodes with
+    // cores are farther. Nodes 4 to 7 are far memory; 0, 1, 4 and 5 are on one socket.
     let distances = |far: u64| {
         let distance = |a: usize, b: usize| match (a / 2 % 2 == b / 2 % 2, a == b) {
             (_, true) => 10,
@@ -137,7 +138,7 @@ proptest! {
     }
 }
 
-/// GiB on each node of `gib` GiB allocated on node 0 of `optane-4node`.
+/// GiB on each node of `optane-4node` after an allocation of `gib` GiB from node 0.
 fn gib_on_nodes(mode_name: &str, gib: u64, allocator: Allocator) -> Vec<(usize, f64)> {
     let topology = topology("optane-4node");
     let mode = mode(mode_name).unwrap();
@@ -150,8 +151,8 @@ fn gib_on_nodes(mode_name: &str, gib: u64, allocator: Allocator) -> Vec<(usize, 
 }
 
 #[test]
-fn aliusm_fills_dram_then_the_own_sockets_persistent_memory() {
-    // 384 GiB of DRAM, 1515 GiB of persistent memory per socket.
+fn alius_fills_dram_then_the_own_sockets_persistent_memory() {
+    // 384 GiB of DRAM in all; 1515 GiB of persistent memory on each socket.
     let landed = gib_on_nodes("alius", 1000, Allocator::Vmalloc);
     let nodes: Vec<usize> = landed.iter().map(|(node, _)| *node).collect();
     assert_eq!(nodes, [0, 1, 2, 3, 4, 5]);

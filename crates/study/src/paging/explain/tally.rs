@@ -19,7 +19,7 @@ pub struct Tally {
     fetched: FxHashMap<u32, u64>,
     /// log2 of the bytes of a cell; cells are merged into ranges at the end.
     cell_shift: u32,
-    /// Page and cell of the previous reference, whose counts are in `counts`.
+    /// 4 KiB page and cell of the previous reference, whose counts are in `counts`.
     current: Option<(u64, u64)>,
     region: u32,
     counts: Counts,
@@ -53,7 +53,7 @@ impl Tally {
     }
 
     /// Count the events of a reference by a thread, or by the kernel for it. `references` is 1 for
-    /// the first reference of a record to a page, else 0.
+    /// a record's first reference to each page, else 0.
     pub fn reference(
         &mut self,
         (thread, by_kernel): (u32, bool),
@@ -108,7 +108,7 @@ pub struct Counted {
     pub kernel: Counts,
     /// By region id and cell.
     pub places: FxHashMap<(u32, u64), Counts>,
-    /// By code; `None` before any fetch. Empty if there are no fetches.
+    /// By code; `None` before the thread's first fetch. The result has none if there are no fetches.
     pub sites: FxHashMap<Option<(names::Code, u64)>, Counts>,
 }
 
@@ -207,7 +207,7 @@ impl Counted {
                 Place { name: names.join(" + "), addr_low, addr_high, resident_bytes: None, counts }
             })
             .collect();
-        // Without events, the parts of a region are merged only at the end.
+        // Without region events, 2 MiB blocks are merged into regions only at the end: add up their peaks.
         let mut peaks: FxHashMap<usize, u64> = FxHashMap::default();
         for (id, bytes) in resident.into_iter().flatten().enumerate() {
             *peaks.entry(final_region(id as u32)).or_default() += bytes;
@@ -224,6 +224,7 @@ impl Counted {
             (std::cmp::Reverse(r.counts.tlb_misses + r.counts.faults + r.counts.given), r.addr_low)
         });
         let kernel = self.kernel;
+        // The caller sets these.
         let (lifetimes, kernel_instructions) = (false, 0);
         Explained { lifetimes, total, kernel, kernel_instructions, regions, ranges, sites }
     }
