@@ -46,7 +46,7 @@ define MAKE_LIVE
 	mv $(LIVE).partial $(LIVE)
 endef
 
-$(LIVE): $(VENV)/.engine
+$(LIVE): $(RUST_SOURCES)
 	$(MAKE_LIVE)
 
 .PHONY: live
@@ -57,12 +57,12 @@ live: $(LIVE) ## Library for nearfar run
 CHECKED := --release --config profile.release.debug-assertions=true --config profile.release.overflow-checks=true \
   --config 'profile.release.package."*".debug-assertions=false' --config 'profile.release.package."*".overflow-checks=false'
 
-# Two targets at once, as each alone leaves processors idle; the user's own `make -j` is kept.
-AT_ONCE = @$(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j2)
+# Targets at once, as each alone leaves processors idle; the user's own `make -j` is kept.
+AT_ONCE = @$(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j3)
 
 .PHONY: env
 env: ## Virtual environment and engine, in release mode
-	$(AT_ONCE) $(VENV)/.engine $(PLUGIN) $(LIVE)
+	$(AT_ONCE) $(LIVE) $(PLUGIN) $(VENV)/.engine
 
 .PHONY: declared
 declared: env ## What the engine declares, as Python source

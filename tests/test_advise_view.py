@@ -266,7 +266,7 @@ def test_the_table_and_the_page_show_the_error_of_the_gain(nearfar: Run, tmp_pat
         (("--view", "paper", "--nested", "2M"), ("--nested", "--view machine")),
         (
             ("--view", "paper", "--page-cache", "warm"),
-            ("--page-cache: has no meaning", "or use --view machine"),
+            ("--page-cache: does not apply", "or use --view machine"),
         ),
         (("--view", "mine"), ("--view", "paper, machine")),
     ],
