@@ -50,7 +50,7 @@ class Inputs:
         zipf_pages: pages of the Zipf trace.
         engine: the built `nearfar-bench`.
         remarks: what the reader of the figures must know, such as skipped cases.
-        cells: measurements of cases of `VALIDATION`, which the record keeps.
+        cells: measurements of the current case of `VALIDATION`, which the record keeps.
         machine_file: text of the measured machine file; empty if no case measured the machine.
     """
 

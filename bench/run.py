@@ -165,10 +165,13 @@ def bench(options: argparse.Namespace, chosen: list[Any], scratch: Path) -> dict
     inputs = Inputs(scratch, refs, 20_000 if quick else 1_000_000, build())
     before = os.getloadavg()
     rows: list[Row] = []
+    cells: list[dict[str, Any]] = []
     for case in chosen:
         print(f"bench: {case.NAME}", file=sys.stderr)
+        inputs.cells = []
         found = case.run_case(inputs, rounds, quick)
         rows += found
+        cells += inputs.cells
         own = [remark for remark in inputs.remarks if remark.startswith(case.NAME)]
         if not found and own and all(remark.startswith(f"{case.NAME}: ") for remark in own):
             inputs.remarks.append(f"{case.NAME} skipped: none of its programs is installed")
@@ -183,7 +186,7 @@ def bench(options: argparse.Namespace, chosen: list[Any], scratch: Path) -> dict
         "options": {"quick": quick, "refs": refs, "rounds": rounds},
         "remarks": inputs.remarks,
         "rows": [row.to_dict() for row in rows],
-        "cells": inputs.cells,
+        "cells": cells,
         **({"machine_file": inputs.machine_file} if inputs.machine_file else {}),
     }
 
