@@ -132,8 +132,11 @@ def recorded_and_studied(
     for count in counts:
         cell = found[count["frames"]]
         other_faults = cell["faults"] - cell["swap_ins"]
+        # A small program is recorded whole: its rates have no interval.
         low, high = (
-            cell[name] * cell["references"] - other_faults
+            cell["swap_ins"]
+            if cell[name] is None
+            else cell[name] * cell["references"] - other_faults
             for name in ("fault_rate_low", "fault_rate_high")
         )
         count |= {"predicted": cell["swap_ins"], "low": max(low, 0), "high": high}
