@@ -126,13 +126,15 @@ def recorded_and_studied(
         capture(command, trace, kernel.ENVIRONMENT, "--sample", "auto", "--no-fetch")
     seconds = time.monotonic() - began
     known = info(trace)
+    # A small program is recorded whole.
+    sample = known["source"].get("sample", {"rate": 1.0, "references": {"all": known["records"]}})
     memory = ",".join(str(each["frames"] * kernel.PAGE) for each in counts)
     done = run(nearfar("paging", trace, "--memory", memory, *STUDY))
     found = {each["frames"]: each for each in done.json()["rows"]}
     for count in counts:
         cell = found[count["frames"]]
         other_faults = cell["faults"] - cell["swap_ins"]
-        # A small program is recorded whole: its rates have no interval.
+        # Rates of a whole record have no interval.
         low, high = (
             cell["swap_ins"]
             if cell[name] is None
@@ -141,8 +143,8 @@ def recorded_and_studied(
         )
         count |= {"predicted": cell["swap_ins"], "low": max(low, 0), "high": high}
     return {
-        "rate": known["source"]["sample"]["rate"],
-        "references": sum(known["source"]["sample"]["references"].values()),
+        "rate": sample["rate"],
+        "references": sum(sample["references"].values()),
         "records": known["records"],
         "trace_bytes": sum(part["bytes"] for part in known["parts"]),
         "capture_seconds": seconds,
