@@ -160,7 +160,7 @@ def run(
     output = child.stdout.read() if child.stdout else b""
     errors = child.stderr.read() if child.stderr else b""
     # Not Popen.wait, which does not return the usage. ru_maxrss is in KiB on Linux, and is the
-    # maximum of the child and of those of its own children that it has waited for.
+    # maximum of the child and of the children that it has waited for.
     _, status, usage = os.wait4(child.pid, 0)
     seconds = time.monotonic() - began
     child.returncode = os.waitstatus_to_exitcode(status)

@@ -171,7 +171,7 @@ def validation(cache: Path) -> str:
 
 
 def reproduced(study: str, cache: Path) -> dict[str, Any]:
-    """The result of a study; from ``cache`` if none of its inputs has changed since."""
+    """The result of a study; from ``cache`` if its inputs have not changed since."""
     from nearfar.reproduce import reproduce
 
     key = hashlib.sha256()

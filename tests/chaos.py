@@ -4,7 +4,7 @@ A round of a case runs its command, sends it a signal at a random moment, and th
 
 * an earlier result is still there, or the complete new one in its place;
 * a result is complete, or its readers report in one line that it is not;
-* the command printed one error at most, and none of its processes runs on;
+* the command printed at most one error, and left no process running;
 * the same command, run again, succeeds with the same result, and leaves no hidden files beside it.
 
 Commands run in forks of this process, so that a kill seldom hits the start of Python. ``make

@@ -6,7 +6,7 @@ their memory and report. A round kills one of them, one of nearfar's helpers, or
 * no process has read wrong data;
 * every process but the victim has reported, or standard error says why it was ended (unless the
   launcher was killed);
-* nearfar ends other processes only if the victim is one of its own;
+* nearfar ends other processes only if the victim is a process of nearfar;
 * all processes end.
 """
 

@@ -35,9 +35,9 @@ _FIRST: Final[Mapping[str, str]] = {
 }
 
 
-def section(command: str, parameter: str) -> str:
-    """The section of a command's option."""
-    if parameter in _OUTPUT and (command, parameter) != ("reproduce", "full"):
+def section(command: str, parameter: str, *, is_declared: bool) -> str:
+    """The section of a command's option. Those that a study declares do not choose the output."""
+    if parameter in _OUTPUT and not is_declared:
         return OUTPUT
     first = _FIRST.get(command)
     return OPTIONS if first is None or parameter in first.split() else ADVANCED

@@ -79,6 +79,7 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
             _of_option(declared[name], parameter)
             if name in declared
             else parameter.replace(annotation=hints[name]),
+            is_declared=name in declared,
         )
         for name, parameter in signature.parameters.items()
     ]
@@ -145,14 +146,16 @@ def _is_file(path: str) -> bool:
         return False
 
 
-def _completed(command: str, parameter: inspect.Parameter) -> inspect.Parameter:
+def _completed(
+    command: str, parameter: inspect.Parameter, *, is_declared: bool = False
+) -> inspect.Parameter:
     """The parameter with completion of its names and its section of the help."""
     names = NAMES.get(f"{command} {parameter.name}", NAMES.get(parameter.name))
     # A copy: commands share declarations such as SET.
     infos = [copy.copy(each) for each in parameter.annotation.__metadata__]
     for info in infos:
         if isinstance(info, OptionInfo):
-            info.rich_help_panel = _help.section(command, parameter.name)
+            info.rich_help_panel = _help.section(command, parameter.name, is_declared=is_declared)
         if names is not None and isinstance(info, ParameterInfo) and info.autocompletion is None:
             info.autocompletion = _listed(names)
     return parameter.replace(annotation=Annotated[parameter.annotation.__origin__, *infos])

@@ -112,7 +112,7 @@ class _Watcher(threading.Thread):
                     stdout=subprocess.PIPE,
                     text=True,
                     encoding="utf-8",
-                    # In a session of its own, the worker gets no Ctrl-C.
+                    # In a separate session, the worker gets no Ctrl-C.
                     start_new_session=True,
                 )
             return self.process

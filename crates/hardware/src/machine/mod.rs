@@ -204,7 +204,7 @@ pub struct Node {
     /// Modules (DIMMs, devices) that addresses are interleaved over; one when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modules: Option<Sourced<Count>>,
-    /// Timing from cores of its own socket.
+    /// Timing from cores of the same socket.
     pub local: Timing,
     /// Timing from cores of another socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -249,11 +249,17 @@ impl Model {
         id
     }
 
+    /// The first of these pages, up to one that is in another mapping.
+    fn first_mapping(&self, range: Range) -> Range {
+        let registered = |at: Va| self.pages[at.number() as usize].registered;
+        let first = registered(range.from);
+        let end = range.each().find(|at| registered(*at) != first).unwrap_or(range.to);
+        Range::new(range.from, end)
+    }
+
     /// Whether these pages are one mapping.
     pub(crate) fn is_one_mapping(&self, range: Range) -> bool {
-        let mut registered = range.each().map(|at| self.pages[at.number() as usize].registered);
-        let first = registered.next();
-        registered.all(|page| Some(page) == first)
+        self.first_mapping(range) == range
     }
 
     fn any_registered(&self, range: Range) -> bool {
@@ -264,11 +270,8 @@ impl Model {
     /// the pages of that mapping, and the message to wait for before [`zap`](Model::zap). Without a message
     /// the pages are removed at once, as they cannot be registered meanwhile.
     pub(crate) fn advise(&mut self, range: Range) -> (Range, Option<u64>) {
-        let registered = |at: Va| self.pages[at.number() as usize].registered;
-        let first = registered(range.from);
-        let end = range.each().find(|at| registered(*at) != first).unwrap_or(range.to);
-        let part = Range::new(range.from, end);
-        if !first {
+        let part = self.first_mapping(range);
+        if !self.any_registered(part) {
             self.zap(part, 0);
             return (part, None);
         }

@@ -22,7 +22,7 @@ pub(super) fn thread_of(threads: &[Thread], index: u8) -> Option<Thread> {
 pub(super) const DONE: u8 = 0;
 /// Maximum number of nodes of a memory.
 const NODES: usize = 4;
-/// Maximum number of pages in the reply of a walk. A reply with so many takes little longer than with one.
+/// Maximum number of pages in the reply of a walk. Such a reply takes little longer than one with a single page.
 const WALK_PAGES: usize = 128;
 
 /// The state of a page as a policy sees it.

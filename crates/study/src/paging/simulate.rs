@@ -144,7 +144,7 @@ struct Study<'a> {
     reader: &'a Reader,
     options: &'a Options,
     lifetimes: bool,
-    /// As in [`Simulated`], once it is known.
+    /// As in [`Simulated`]; the footprint until the peak is known.
     whole_bytes: u64,
     footprint_bytes: u64,
     pool: ThreadPool,

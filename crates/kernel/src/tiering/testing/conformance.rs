@@ -29,7 +29,7 @@ pub trait Subject {
     /// Run the next step of the program.
     ///
     /// # Panics
-    /// A read does not return the last write, or the world violates one of its own invariants.
+    /// A read does not return the last write, or an invariant of the world is violated.
     fn step(&mut self, step: Step);
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Queue {
     pub(super) loaded: VecDeque<Buffer>,
     /// Reads that wait for a buffer.
     pub(super) waiting: VecDeque<Request>,
-    /// Slots that were freed while their request was in flight. They are reused once it is complete.
+    /// Slots that were freed while their request was in flight, to be reused after its completion.
     pub(super) freed: Vec<Slot>,
     /// Slots whose blocks the file system has allocated.
     pub(super) allocated: Vec<bool>,

@@ -261,7 +261,7 @@ impl<'a> PageSize<'a> {
             self.pages.area = watch.area(&change.0);
         }
         self.change(change, thread);
-        // Allocating a large page takes long and adds much memory, so it is a moment of its own.
+        // Allocating a large page takes long and adds much memory, so what is mapped is recorded at once.
         if self.pages.faults.pages[1..] != faults.pages[1..] {
             self.moment();
         }

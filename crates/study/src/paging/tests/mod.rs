@@ -274,7 +274,7 @@ fn mglru_is_exact_on_a_real_program() {
 }
 
 /// A working set that is referenced repeatedly becomes active. With statistics from before that, the
-/// kernel deactivates none of its pages.
+/// kernel deactivates no page of it.
 #[test]
 fn linux_is_exact_with_stale_statistics() {
     let mut draw = 1u64;

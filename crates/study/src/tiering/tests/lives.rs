@@ -111,7 +111,7 @@ fn check(steps: &[Life], huge: bool, count: usize) {
     let found = stream(&pages, count);
     assert_eq!(pages.resident() as usize, (peak * unit as usize).max(1));
     assert_eq!(found.len(), expected.len());
-    // Each frame in use has one place, of its own.
+    // Each frame in use has one place, which no other frame has.
     let (mut place_of, mut frame_at) = (HashMap::new(), HashMap::new());
     for (found, expected) in found.into_iter().zip(expected) {
         let place = |page: u32| page / unit;

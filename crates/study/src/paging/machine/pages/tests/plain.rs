@@ -56,7 +56,7 @@ pub struct Plain {
     tables: BTreeSet<u64>,
     pub huge: BTreeSet<u64>,
     forked: BTreeSet<u64>,
-    /// Ranges whose page table stays when none of its pages is mapped.
+    /// Ranges whose page table stays allocated without mapped pages.
     kept: BTreeSet<u64>,
     areas: BTreeMap<u64, Advice>,
     pub faults: Faults,
