@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `execve`: QEMU would let the host run the new program, unrecorded. Before QEMU handles the call,
-//! the plugin therefore executes another QEMU with the new program.
+//! Follows `execve`: QEMU would let the host run the new program, unrecorded. The plugin therefore
+//! executes another QEMU with the new program, before QEMU handles the call.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -14,27 +14,27 @@ use crate::recorder::Recorder;
 use crate::stream::Stream;
 use crate::{guest, reach, syscall};
 
-/// What the kernel does with a file on `execve`.
+/// What a file is to `execve`.
 enum Program {
-    /// Run it under this QEMU.
+    /// An ELF file of QEMU's target.
     Ours,
-    /// Run this interpreter on it, perhaps with an argument.
+    /// A script (`#!`): its interpreter, and that one's argument.
     Script(Vec<u8>, Option<Vec<u8>>),
-    /// Run it natively (another architecture), or fail (not a program).
+    /// A program of another architecture, or no program.
     Other,
-    /// Fail: not a regular file.
-    NotAFile,
+    NotRegular,
 }
 
-/// The program at `path`; `None` if it cannot be read.
+/// `None` if the file cannot be read.
 fn inspect(path: &[u8]) -> Option<Program> {
     let name = std::ffi::OsString::from_vec(path.to_vec());
     // Do not block on a pipe without a writer.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(name).ok()?;
     if !file.metadata().ok()?.is_file() {
-        return Some(Program::NotAFile);
+        return Some(Program::NotRegular);
     }
     let mut head = Vec::new();
+    // `BINPRM_BUF_SIZE` of Linux.
     file.take(256).read_to_end(&mut head).ok()?;
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|&byte| byte == b'\n').next()?.trim_ascii();
@@ -61,7 +61,7 @@ pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
             unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
         })
     };
-    // Without capabilities until dropped: the new program may have none to open these files.
+    // Open files with the rights of the new program, which may have no capabilities.
     let unprivileged = reach::Unprivileged::new();
     let mut lost = |why| stream.event(&[what::EXEC_LOST, why], &name);
     let mut path = name.clone();
@@ -85,20 +85,19 @@ pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
                 arguments.extend(rest);
                 path = interpreter;
             }
-            Some(Program::NotAFile) => return,
+            Some(Program::NotRegular) => return,
             None => return lost(lost::UNREADABLE),
             _ => return lost(lost::OTHER),
         }
     }
-    // Descriptors of the plugin and the shared memory, which the next QEMU needs.
     let Some(handover) = reach::prepare_handover() else { return lost(lost::REACH) };
-    let zeroth = if arguments.is_empty() { path.clone() } else { arguments.remove(0) };
+    let argv0 = if arguments.is_empty() { path.clone() } else { arguments.remove(0) };
     if path.starts_with(b"-") {
         path = [b"./".as_slice(), &path].concat();
     }
     let mut line: Vec<Vec<u8>> =
         ["qemu", "-plugin", &handover.option, "-0"].map(|word| word.as_bytes().to_vec()).to_vec();
-    line.extend([zeroth, path]);
+    line.extend([argv0, path]);
     line.extend(arguments);
     let strings = |list: Vec<Vec<u8>>| -> Vec<CString> {
         list.into_iter().filter_map(|text| CString::new(text).ok()).collect()

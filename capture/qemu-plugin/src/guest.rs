@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The guest's memory as seen from inside QEMU: safe reads, and the initial mappings.
+//! The guest's memory as seen from inside QEMU: reads that cannot fault, and the initial mappings.
 
 use std::ffi::CStr;
 use std::fs;
@@ -57,7 +57,7 @@ fn host_mappings() -> Vec<Range> {
     String::from_utf8_lossy(&text).lines().filter_map(parse).collect()
 }
 
-/// Record what is mapped before QEMU loads the guest. Returns the files of QEMU's code.
+/// Note the mappings of QEMU before it loads the guest. Returns the files of QEMU's code.
 pub fn record_host_mappings() -> impl Iterator<Item = String> {
     let ranges = host_mappings();
     if let Ok(mut host) = HOST.lock() {
@@ -67,7 +67,7 @@ pub fn record_host_mappings() -> impl Iterator<Item = String> {
     code.map(|range| range.name).filter(|name| name.starts_with('/'))
 }
 
-/// Path of the program, as QEMU knows it.
+/// Path of the guest program.
 pub fn program() -> String {
     // SAFETY: QEMU returns a string that the caller frees, or null.
     unsafe {
@@ -81,15 +81,13 @@ pub fn program() -> String {
     }
 }
 
-/// Report what the loader has mapped for the program. To be called when the first block is
-/// translated, before any of it has run.
-pub fn announce(stream: &mut Stream) {
+/// Report the guest's mappings. To be called when the first block is translated, before it runs.
+pub fn report_mappings(stream: &mut Stream) {
     let program = program();
     // SAFETY: only returns a number.
     let code = unsafe { qemu::qemu_plugin_start_code() };
     let all = host_mappings();
-    // The guest address of the program's text is `code`; the difference to its host address is the
-    // base.
+    // If the program's text is not at its guest address `code`, the difference is the base.
     let at_code =
         |range: &&Range| range.name == program && (range.start..range.end).contains(&code);
     if !all.iter().any(|range| at_code(&range))
@@ -102,7 +100,7 @@ pub fn announce(stream: &mut Stream) {
         recorder.header().base.store(base, Relaxed);
     }
     let host = HOST.lock().map(|host| host.clone()).unwrap_or_default();
-    // QEMU places the guest below itself; new ranges above that are QEMU's.
+    // QEMU places the guest below its own image; new ranges above the image are QEMU's.
     let qemu_path = fs::read_link("/proc/self/exe").unwrap_or_default();
     let ceiling = all
         .iter()
@@ -127,7 +125,7 @@ pub fn announce(stream: &mut Stream) {
     for range in guest {
         let name = match &before {
             _ if !range.name.is_empty() => range.name.clone(),
-            // A range that follows a file without a gap is its zero-initialised data.
+            // A nameless range directly after a file's is its `.bss`.
             Some((end, name)) if *end == range.start => name.clone(),
             _ if stack == Some(range.start) => "[stack]".to_owned(),
             _ => String::new(),
@@ -144,7 +142,7 @@ pub fn announce(stream: &mut Stream) {
         let bytes = range.end - range.start;
         let mut from = 0;
         let segments = code_segments(&range.name).unwrap_or_default();
-        for (to, code) in parts(&segments, range.offset, bytes) {
+        for (to, code) in split_at_code(&segments, range.offset, bytes) {
             let fixed = [
                 what::MAP,
                 (range.start + from).wrapping_sub(base),
@@ -162,16 +160,16 @@ pub fn announce(stream: &mut Stream) {
         }
         before = Some((range.end, name)).filter(|(_, name)| name.starts_with('/'));
     }
-    // In QEMU, the heap begins at the end of the program's data, including zero-initialised data.
+    // In QEMU, the heap begins at the end of the program's `.bss`.
     if heap != 0 {
         syscall::begin_heap(stream, heap);
     }
     stream.end_fence();
 }
 
-/// The parts of a range that maps a file from `offset`: the end of each, as bytes from the start of
-/// the range, and whether it is in one of the `segments`.
-fn parts(segments: &[(u64, u64)], offset: u64, bytes: u64) -> Vec<(u64, bool)> {
+/// Split a mapping of `bytes` of a file, from `offset`, at the bounds of code `segments`. Returns the
+/// end of each part, in bytes from the start of the mapping, and whether the part is code.
+fn split_at_code(segments: &[(u64, u64)], offset: u64, bytes: u64) -> Vec<(u64, bool)> {
     let end = offset.saturating_add(bytes);
     let bounds = segments.iter().flat_map(|&(start, end)| [start, end]);
     let mut ends: Vec<u64> = bounds.filter(|&at| offset < at && at < end).chain([end]).collect();
@@ -181,8 +179,8 @@ fn parts(segments: &[(u64, u64)], offset: u64, bytes: u64) -> Vec<(u64, bool)> {
     ends.into_iter().map(|end| (end - offset, is_code(end - 1))).collect()
 }
 
-/// Offsets in a 64-bit little-endian ELF file of its executable segments, in whole pages. `None` if
-/// it is no such file.
+/// File offsets of the executable segments of a 64-bit little-endian ELF file, extended to whole
+/// pages. `None` for another file.
 fn code_segments(path: &str) -> Option<Vec<(u64, u64)>> {
     const LOAD: u64 = 1;
     const EXECUTE: u64 = 1;
@@ -239,7 +237,8 @@ pub fn words(addr: u64, count: usize) -> Option<Vec<u64>> {
     })
 }
 
-/// Read a C string of guest memory, without the null byte.
+/// Read a C string of guest memory, without the null byte. `None` if it is unreadable or longer than
+/// 1 MiB.
 pub fn text(addr: u64) -> Option<Vec<u8>> {
     let mut found = Vec::new();
     let mut at = addr;
@@ -259,7 +258,7 @@ pub fn text(addr: u64) -> Option<Vec<u8>> {
     None
 }
 
-/// Read a list of strings that ends in a null pointer, such as `argv`. Empty if the list is null.
+/// Read a null-terminated array of strings, such as `argv`. Empty if `addr` is 0.
 pub fn texts(addr: u64) -> Option<Vec<Vec<u8>>> {
     let mut found = Vec::new();
     let mut at = addr;

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! QEMU TCG plugin (API version 1): writes every executed block and every load and store of a
-//! program, or of a virtual machine ([`vm`]), to memory shared with the capture process. The
-//! hot path is two small functions. `layout.rs` defines the words.
+//! program, or of a virtual machine ([`vm`]), to memory shared with the capture process, the
+//! *receiver*. `layout.rs` defines the words.
 //!
 //! Arguments:
 //!
-//! * `shm=PATH`: the shared memory. The plugin maps its file and closes it, so that the program gets
-//!   the same file descriptors as without the plugin.
+//! * `shm=PATH`: the file of the shared memory.
 //! * `plugin=PATH`: this plugin.
-//! * `descriptors=PLUGIN:MEMORY`: open descriptors of both, passed on by the previous program.
+//! * `descriptors=PLUGIN:MEMORY`: descriptors of both, inherited through an `execve` ([`reach`]).
 //! * `process=NUMBER`: pid of this process in the receiver's namespace.
 //! * `zva=BYTES`: the bytes that an aarch64 `dc zva` zeroes.
-//! * `entry=BYTES`: the bytes that QEMU's tables take for each mapped page.
+//! * `entry=BYTES`: the bytes that QEMU's tables take for each mapped page ([`reserve`]).
 //! * `ram=BYTES:LOW:LOW_BYTES:HIGH`: the RAM of a virtual machine, and where it is ([`vm::Ram`]).
 
 mod exec;
@@ -65,7 +64,7 @@ trait Recording {
     /// A load or store. `word` lacks the address, and the index of the instruction, which is in
     /// `data`.
     unsafe fn access(vcpu: c_uint, word: u64, at: At, data: u64);
-    /// A block begins.
+    /// A block begins that is encoded as `word`.
     unsafe fn fetch(vcpu: c_uint, word: u64);
     /// A number that changes with every block and reference of `vcpu`.
     unsafe fn position(vcpu: c_uint) -> u64;
@@ -121,7 +120,7 @@ impl Recording for AllReferences {
     }
 }
 
-/// Called when a block begins. `word` is its encoded word.
+/// Called when a block begins that is encoded as `word`.
 extern "C" fn on_block(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: QEMU calls this on the thread of `vcpu`, which `on_vcpu_start` has opened.
     unsafe { AllReferences::fetch(vcpu, word as u64) };
@@ -129,7 +128,7 @@ extern "C" fn on_block(vcpu: c_uint, word: *mut c_void) {
 
 /// Called on a load or store. `data` is that of [`Recording::data`].
 extern "C" fn reference_by<R: Recording>(vcpu: c_uint, info: u32, addr: u64, data: *mut c_void) {
-    // SAFETY: as in `on_block`; the callbacks are those of what is recorded.
+    // SAFETY: as in `on_block`; only callbacks of the `R` in use are registered.
     unsafe { R::access(vcpu, unpack_fast(info), At { addr, info }, data as u64) };
 }
 
@@ -172,17 +171,15 @@ extern "C" fn exclusive_store<R: Recording>(vcpu: c_uint, info: u32, addr: u64, 
     }
 }
 
-/// Whether `info` is a load and a store in one. The API reports only the store. The two bits have
-/// this position in every release with API version 1, as far as [`is_packed_as_expected`] can
-/// check.
+/// Whether `info` is a load and a store in one, of which the API reports only the store.
 fn loads_and_stores(info: u32) -> bool {
     FAST_UNPACK.load(Relaxed) && info >> 16 & 3 == 3
 }
 
 const ADDR_MASK: u64 = (1 << layout::ADDR_BITS) - 1;
 
-/// Unpack size and direction from `info` as QEMU 7.2 packs it, which saves two calls into QEMU per
-/// reference. [`is_packed_as_expected`] checks it when the plugin is installed.
+/// Unpack size and direction from `info` as QEMU 7.2 packs it, without two calls into QEMU. Used if
+/// [`is_packed_as_expected`].
 #[inline(always)]
 fn unpack_fast(info: u32) -> u64 {
     ((u64::from(info >> 4) & 7) << SIZE_SHIFT) | ((u64::from(info >> 17) & 1) * STORE)
@@ -218,7 +215,7 @@ extern "C" fn on_translation(_: qemu::qemu_plugin_id_t, block: *mut qemu::qemu_p
     if !vm::is_on() && !STARTED.swap(true, Relaxed) {
         recorder.started();
         // SAFETY: the first thread translates the first block, outside of other callbacks.
-        guest::announce(&mut unsafe { Stream::of(0) });
+        guest::report_mappings(&mut unsafe { Stream::of(0) });
     }
     // SAFETY: the block is valid.
     unsafe {
@@ -270,7 +267,7 @@ unsafe fn parts(block: *mut qemu::qemu_plugin_tb) -> Vec<Part> {
 }
 
 impl Part {
-    /// Its block as a word; `None` outside of RAM if it has too many instructions for one.
+    /// The word that encodes it; `None` outside of RAM if it has too many instructions for a word.
     fn word(&self, recorder: &Recorder, kernel: bool) -> Option<u64> {
         let (bytes, count) = (self.bytes, self.count as u64);
         let Some(addr) = self.addr else { return layout::count_only_word(count) };
@@ -307,7 +304,7 @@ unsafe fn instrument<R: Recording>(recorder: &Recorder, block: *mut qemu::qemu_p
                     Kind::StoreExclusive => exclusive_store::<R>,
                     Kind::Repeat => {
                         let addr = if kernel { at | KERNEL_BLOCK } else { at };
-                        data = repeat::instruction(addr, data as u64);
+                        data = repeat::callback_data(addr, data as u64);
                         is_repeat = part.count == 1;
                         repeat::reference::<R>
                     }
@@ -423,9 +420,9 @@ pub unsafe extern "C" fn qemu_plugin_install(
             return 0;
         }
         reach::set_image(guest::record_host_mappings());
-        zero::set_block_size(argument("zva=").and_then(|text| text.parse().ok()));
+        zero::set_block_bytes(argument("zva=").and_then(|text| text.parse().ok()));
         let entry = argument("entry=").and_then(|text| text.parse().ok());
-        reserve::set_entry(entry.unwrap_or(0));
+        reserve::set_entry_bytes(entry.unwrap_or(0));
         libc::pthread_atfork(Some(syscall::before_fork), None, Some(after_fork_in_child));
         qemu::qemu_plugin_register_vcpu_init_cb(id, Some(on_vcpu_start));
         qemu::qemu_plugin_register_vcpu_exit_cb(id, Some(on_vcpu_end));

@@ -2,10 +2,10 @@
 //! Keeps accessible the files that recording needs after an `execve`: the shared memory, the plugin,
 //! QEMU and its libraries.
 //!
-//! Shared memory and plugin are opened at the `execve`, and passed to the next program as
-//! descriptors. A program that gives up its user, root or capabilities may no longer be able to open
-//! them. Just before, descriptors are therefore opened and held, at high numbers, which programs
-//! seldom use.
+//! The next program inherits descriptors of the shared memory and the plugin, opened at the `execve`.
+//! After a program has changed its user, root directory or capabilities, it may be unable to open
+//! these files. Before the change, descriptors are therefore opened and held, at high numbers, which
+//! programs seldom use.
 
 use std::ffi::CString;
 use std::fs;
@@ -76,7 +76,7 @@ pub fn set_image(files: impl Iterator<Item = String>) {
     let _ = IMAGE.set(files.filter(|(_, identity)| Some(*identity) != plugin).collect());
 }
 
-/// Hold descriptors: the program is about to change what it may open.
+/// Hold descriptors, before the program changes which files it may open.
 pub fn hold_descriptors() {
     let Some(resources) = RESOURCES.get() else { return };
     for file in [&resources.memory, &resources.plugin] {
@@ -89,7 +89,7 @@ pub fn hold_descriptors() {
     }
 }
 
-/// Release the descriptors if the next program, too, can open the files.
+/// Release the held descriptors if the next program can open the files by their paths.
 pub fn release_descriptors() {
     let Some(resources) = RESOURCES.get() else { return };
     let _unprivileged = Unprivileged::new();
@@ -102,12 +102,12 @@ pub fn release_descriptors() {
     }
 }
 
-/// Clears the effective capabilities of the calling thread until dropped. A program of a user other
-/// than root starts without capabilities, so it can open what the thread can open meanwhile.
+/// Clears the effective capabilities of the calling thread until dropped, so that it can open only
+/// what the next program can: unless the user is root, a program starts without capabilities.
 pub struct Unprivileged(Option<[u32; 6]>);
 
 /// `struct __user_cap_header_struct` of the calling thread, version 3 (64-bit capabilities).
-const CAPABILITIES: [u32; 2] = [0x2008_0522, 0];
+const CAPABILITY_HEADER: [u32; 2] = [0x2008_0522, 0];
 
 impl Unprivileged {
     pub fn new() -> Self {
@@ -116,7 +116,7 @@ impl Unprivileged {
         // SAFETY: writes six words.
         let read = unsafe {
             libc::geteuid() != 0
-                && libc::syscall(libc::SYS_capget, &CAPABILITIES, sets.as_mut_ptr()) == 0
+                && libc::syscall(libc::SYS_capget, &CAPABILITY_HEADER, sets.as_mut_ptr()) == 0
         };
         if !read || (sets[0], sets[3]) == (0, 0) {
             return Self(None);
@@ -127,7 +127,7 @@ impl Unprivileged {
 
     fn set(sets: [u32; 6]) {
         // SAFETY: reads six words. Permitted capabilities can be restored.
-        unsafe { libc::syscall(libc::SYS_capset, &CAPABILITIES, sets.as_ptr()) };
+        unsafe { libc::syscall(libc::SYS_capset, &CAPABILITY_HEADER, sets.as_ptr()) };
     }
 }
 
@@ -147,7 +147,7 @@ pub struct Handover {
     pub option: String,
 }
 
-/// Open what the next program needs. Returns `None` if something is out of reach.
+/// Open the files that the next program needs; `None` if one is inaccessible or was replaced.
 pub fn prepare_handover() -> Option<Handover> {
     let resources = RESOURCES.get()?;
     let same = |(path, identity): &(PathBuf, Identity)| identity_of_path(path) == Some(*identity);
@@ -166,7 +166,7 @@ pub fn prepare_handover() -> Option<Handover> {
         recorder::process_id(),
         resources.arguments
     );
-    // QEMU opens the plugin by this name.
+    // Test the path by which QEMU opens the plugin.
     open(&CString::new(from).ok()?, libc::O_RDONLY).ok()?;
     Some(Handover { _descriptors: descriptors, option })
 }
@@ -178,7 +178,7 @@ impl File {
         held >= 0 && identity(held).is_ok_and(|identity| identity == self.identity)
     }
 
-    /// Open the file by its path, if that still leads to it.
+    /// Open the file by its path; fails if the path now leads to another file.
     fn open_path(&self) -> io::Result<OwnedFd> {
         let fd = open(&self.path, self.access)?;
         if identity(fd.as_raw_fd()).is_ok_and(|identity| identity == self.identity) {
@@ -187,7 +187,7 @@ impl File {
         Err(io::ErrorKind::NotFound.into())
     }
 
-    /// A new descriptor of the file.
+    /// A new descriptor of the file: of the held one, or else by its path.
     fn open(&self) -> io::Result<OwnedFd> {
         if !self.is_held() {
             return self.open_path();
@@ -197,7 +197,7 @@ impl File {
     }
 }
 
-/// Duplicate a descriptor to a high number, with this command of `fcntl`.
+/// Duplicate a descriptor to a high number, with a `command` of `fcntl`.
 fn duplicate_high(fd: &OwnedFd, command: i32) -> Option<OwnedFd> {
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();
     // SAFETY: writes at most an `rlimit`, and all of it if it succeeds.

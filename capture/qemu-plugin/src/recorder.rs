@@ -15,8 +15,8 @@ use super::layout::{
 };
 use super::sample;
 
-/// Entries of tables by virtual CPU, indexed by its number modulo this. QEMU never reuses a number,
-/// so concurrent threads share an entry only if their numbers differ by a multiple of this.
+/// Entries of a table that is indexed by the number of a virtual CPU modulo this. QEMU never reuses a
+/// number, so two threads share an entry only if this many threads begin during the life of one.
 pub const VCPUS: usize = 1 << 22;
 
 /// Writes the streams of this process.
@@ -26,7 +26,7 @@ pub struct Recorder {
     slot_pointers: &'static [AtomicPtr<Slot>; VCPUS],
     /// Receives words that are to be dropped: its ring is one chunk, overwritten again and again.
     scratch: &'static Slot,
-    /// This process is not recorded, or no longer.
+    /// This process is not recorded.
     off: AtomicBool,
     /// One of [`origin`], for the next stream to be opened.
     origin: AtomicU32,
@@ -171,7 +171,7 @@ impl Recorder {
         }
     }
 
-    /// Claim an empty stream. If none is free, count it as lost.
+    /// Claim a free slot for a stream. If there is none, count the stream as lost.
     fn claim(&self, origin: u32, parent: u64) -> Option<&Slot> {
         for (index, slot) in self.memory.slots().iter().enumerate() {
             let claimed =
@@ -274,7 +274,8 @@ impl Recorder {
         self.ring_bell();
     }
 
-    /// Add a block to the shared table. Returns its index, or 0 if the table is full.
+    /// Add a block to the shared table. `shape` is its bytes, and from bit 32 its number of
+    /// instructions. Returns its index, or 0 if the table is full.
     pub fn add_block(&self, addr: u64, shape: u64) -> u32 {
         let index = self.header().blocks.fetch_add(1, Relaxed);
         let Some(block) = self.memory.blocks().get(index as usize) else {
@@ -359,7 +360,7 @@ pub fn map(bytes: usize, protection: i32) -> io::Result<NonNull<u8>> {
         .ok_or_else(io::Error::last_os_error)
 }
 
-/// If `word` is `seen`, wait for a wake-up of its waiters, for at most this time.
+/// If `word` is `seen`, wait until its waiters are woken, for at most `milliseconds`.
 pub fn futex_wait(word: &AtomicU32, seen: u32, milliseconds: i64) {
     let (tv_sec, tv_nsec) = (milliseconds / 1000, milliseconds % 1000 * 1_000_000);
     let time = libc::timespec { tv_sec, tv_nsec };

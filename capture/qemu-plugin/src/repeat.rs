@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! x86 string instructions with a repeat prefix. QEMU executes them once per iteration, and once
-//! more to find that the count is 0, which is not an instruction for the processor.
+//! x86 string instructions with a repeat prefix. QEMU executes a block per iteration, and another
+//! that only finds that the count is 0, which must not be recorded.
 //!
 //! The block of a first iteration is written at once, even if the count is 0. That of a further
-//! iteration of the same instruction is written with its first reference, so the last check of the
-//! count writes none.
+//! iteration is written with its first reference, which the last check of the count does not have.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -15,7 +14,7 @@ use std::sync::Mutex;
 use crate::recorder::Recorder;
 use crate::{At, Recording, unpack_by_api};
 
-/// A repeated instruction: its address, and the data of a callback for its references.
+/// A repeated instruction: its address, and the [`Recording::data`] of its references.
 struct Instruction {
     addr: u64,
     data: u64,
@@ -38,9 +37,9 @@ thread_local! {
 
 static INSTRUCTIONS: Mutex<Option<HashMap<(u64, u64), usize>>> = Mutex::new(None);
 
-/// The data for [`reference`] of the instruction at `addr`, whose references otherwise have `data`.
-/// Allocated once per instruction and never freed.
-pub fn instruction(addr: u64, data: u64) -> *mut c_void {
+/// The data for [`reference`] of the instruction at `addr`, from its [`Recording::data`]. Allocated
+/// once per instruction and never freed.
+pub fn callback_data(addr: u64, data: u64) -> *mut c_void {
     let Ok(mut instructions) = INSTRUCTIONS.lock() else { return null_mut() };
     let instructions = instructions.get_or_insert_with(HashMap::new);
     let known = instructions.entry((addr, data)).or_insert_with(|| {
@@ -49,7 +48,7 @@ pub fn instruction(addr: u64, data: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(*known)
 }
 
-/// Called when a block begins that consists of one repeated instruction. `word` is its encoded word.
+/// Called when a block begins that consists of one repeated instruction and is encoded as `word`.
 pub extern "C" fn on_block<R: Recording>(vcpu: c_uint, word: *mut c_void) {
     let word = word as u64;
     let last = LAST.get();
@@ -63,12 +62,12 @@ pub extern "C" fn on_block<R: Recording>(vcpu: c_uint, word: *mut c_void) {
     }
 }
 
-/// Called on a load or store of a repeated instruction. `data` is that of [`instruction`].
+/// Called on a load or store of a repeated instruction. `data` is from [`callback_data`].
 pub extern "C" fn reference<R: Recording>(vcpu: c_uint, info: u32, addr: u64, data: *mut c_void) {
     if data.is_null() {
         return;
     }
-    // SAFETY: from `instruction`, and never changed.
+    // SAFETY: from `callback_data`, and never changed.
     let instruction = unsafe { &*data.cast::<Instruction>() };
     let last = LAST.get();
     // SAFETY: as in `on_block`.

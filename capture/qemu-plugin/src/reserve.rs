@@ -14,15 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use crate::recorder::{self, Recorder};
 
 /// Bytes of QEMU's tables for each mapped page; 0 if it has no such tables.
-static ENTRY: AtomicU64 = AtomicU64::new(0);
-/// Large mappings so far. QEMU keeps their entries.
+static ENTRY_BYTES: AtomicU64 = AtomicU64::new(0);
+/// Start and end of the large mappings so far, whose entries QEMU keeps.
 static LARGE: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 /// Mappings below this are not checked.
 const LARGE_BYTES: u64 = 1 << 30;
 
-/// Set the bytes of QEMU's tables for each mapped page.
-pub fn set_entry(bytes: u64) {
-    ENTRY.store(bytes, Relaxed);
+pub fn set_entry_bytes(bytes: u64) {
+    ENTRY_BYTES.store(bytes, Relaxed);
 }
 
 /// Called before a range is mapped, at `addr` if that is not 0. Ends this process if QEMU's tables
@@ -35,7 +34,7 @@ pub fn check(addr: u64, bytes: u64) {
     if LARGE.try_lock().is_ok_and(|large| large.iter().any(within)) {
         return;
     }
-    let table = (bytes / 4096).saturating_mul(ENTRY.load(Relaxed));
+    let table = (bytes / 4096).saturating_mul(ENTRY_BYTES.load(Relaxed));
     if let Some(recorder) = Recorder::installed()
         && available().is_some_and(|available| table > available / 2)
     {
@@ -53,8 +52,8 @@ pub fn mapped(addr: u64, bytes: u64) {
     }
 }
 
-/// Bytes that this process can still allocate, on the machine and below the limits of its control
-/// groups, whose page cache can be reclaimed.
+/// Bytes that this process can still allocate, by the machine's memory and the limits of its control
+/// groups. Page cache counts as free.
 fn available() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok()?;
     let machine = 1024 * value(&machine, "MemAvailable:")?;
@@ -62,19 +61,19 @@ fn available() -> Option<u64> {
     let groups = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        let old = controllers.split(',').any(|name| name == "memory");
-        (old || controllers.is_empty()).then_some((old, path))
+        let is_v1 = controllers.split(',').any(|name| name == "memory");
+        (is_v1 || controllers.is_empty()).then_some((is_v1, path))
     });
-    let left = groups.flat_map(|(old, path)| {
+    let left = groups.flat_map(|(is_v1, path)| {
         let ancestors = Path::new(path).ancestors();
-        ancestors.filter_map(move |group| left_in_group(old, group))
+        ancestors.filter_map(move |group| left_in_group(is_v1, group))
     });
     Some(left.fold(machine, u64::min))
 }
 
-/// Memory left below the limit of a control group, of version 1 if `old`; `None` without a limit.
-fn left_in_group(old: bool, group: &Path) -> Option<u64> {
-    let (root, limit, used, prefix) = match old {
+/// Bytes left below the limit of a control group; `None` without a limit.
+fn left_in_group(is_v1: bool, group: &Path) -> Option<u64> {
+    let (root, limit, used, prefix) = match is_v1 {
         true => ("memory/", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
         false => ("", "memory.max", "memory.current", ""),
     };

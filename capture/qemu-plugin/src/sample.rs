@@ -2,8 +2,8 @@
 //! A sample of the program's references (`--sample`): every reference to the sampled pages, and of
 //! every other page the first load, store and fetch.
 //!
-//! A table says which references need not be reported ([`seen`]). Callbacks test it first, which
-//! nearly always suffices.
+//! Callbacks first test a table of the references that need not be reported ([`seen`]), which nearly
+//! always suffices.
 //!
 //! In *bursts*, every reference of a thread is reported: the thread then tests a table in which
 //! nothing has been seen. So bursts begin and end without translating code again.
@@ -65,20 +65,20 @@ struct Counts {
     limits: Cell<*mut Limits>,
     /// Planned first block of the current or next burst, counted from the start of the thread.
     burst: Cell<u64>,
-    /// Blocks in the part of the run that contains this burst.
+    /// Blocks in the part of the run that contains this burst. Each part has one burst.
     distance: Cell<u64>,
     /// Instructions that the receiver knows of.
     reported: Cell<u64>,
     /// [`Counts::done`] at the last place record.
     placed: Cell<u64>,
-    /// First block of the part of the run after this burst's.
-    part: Cell<u64>,
-    /// Number of that part.
-    number: Cell<u64>,
+    /// First block of the next part.
+    next_part: Cell<u64>,
+    /// Number of the next part.
+    next_number: Cell<u64>,
 }
 
 impl Counts {
-    /// The limit of a load or store of the page of an address.
+    /// The limit of loads (`store` is 0) or stores (1) of the page of `addr`.
     #[inline(always)]
     fn limit(&self, addr: u64, store: usize) -> i16 {
         // SAFETY: both tables have limits for every page below 2^ADDR_BITS.
@@ -95,7 +95,6 @@ impl Counts {
         self.burst.get().wrapping_add_signed(self.blocks.get())
     }
 
-    /// Count a block of this many instructions.
     #[inline(always)]
     fn count_block(&self, instructions: u64) {
         add(&self.instructions, instructions);
@@ -124,14 +123,14 @@ impl Counts {
         let header = recorder.header();
         let distance = burst_distance(header.sample.load(Relaxed));
         let length = burst(header.flags.load(Relaxed));
-        let (part, number) = (self.part.get(), self.number.get());
+        let (part, number) = (self.next_part.get(), self.next_number.get());
         let random = number << 32 | u64::from(vcpu);
         let start = part + burst_start(distance, length, seed(recorder), random);
         self.blocks.set(self.fetches().wrapping_sub(start).cast_signed());
         self.burst.set(start);
         self.distance.set(distance);
-        self.part.set(part + distance);
-        self.number.set(number + 1);
+        self.next_part.set(part + distance);
+        self.next_number.set(number + 1);
     }
 }
 
@@ -139,7 +138,7 @@ fn add(count: &Cell<u64>, more: u64) {
     count.set(count.get() + more);
 }
 
-/// Prepare for a sample, if the receiver asked for one. To be called before QEMU loads the program.
+/// Prepare for a sample, if the receiver requests one. To be called before QEMU loads the program.
 pub fn install(recorder: &Recorder) -> io::Result<()> {
     if recorder.header().sample.load(Relaxed) == 0 {
         return Ok(());
@@ -180,7 +179,7 @@ pub fn begin_counts(recorder: &Recorder, vcpu: c_uint) {
         for count in [&counts.instructions, &counts.data[0], &counts.data[1], &counts.reported] {
             count.set(0);
         }
-        for count in [&counts.placed, &counts.burst, &counts.part, &counts.number] {
+        for count in [&counts.placed, &counts.burst, &counts.next_part, &counts.next_number] {
             count.set(0);
         }
         counts.blocks.set(0);
@@ -353,7 +352,7 @@ fn begin_block(vcpu: c_uint, counts: &Counts, word: Option<u64>, count: u64) {
     counts.count_block(count);
 }
 
-/// Begin or end a burst if that is due. A block is about to begin.
+/// Called before a block: begin or end a burst if it is due.
 #[inline(always)]
 fn toggle_burst_if_due(vcpu: c_uint, counts: &Counts) {
     if counts.blocks.get() >= 0 {
@@ -391,13 +390,12 @@ pub fn seed(recorder: &Recorder) -> u64 {
 fn report(stream: &mut Stream, counts: &Counts, start: u64) {
     let end = counts.instructions.get();
     if counts.reported.replace(end) != end {
-        place(stream, counts, start);
+        write_place(stream, counts, start);
     }
 }
 
-/// Write a place record.
 #[inline(never)]
-fn place(stream: &mut Stream, counts: &Counts, start: u64) {
+fn write_place(stream: &mut Stream, counts: &Counts, start: u64) {
     let mut words = [0; Place::Words as usize];
     for (place, value) in [
         (Place::BlockStart, start),
@@ -421,7 +419,7 @@ pub fn sync(stream: &mut Stream, vcpu: c_uint) {
         if counts.placed.get() != counts.done() {
             let end = counts.instructions.get();
             counts.reported.set(end);
-            place(stream, counts, end);
+            write_place(stream, counts, end);
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Tracks which kinds of access to each page a sample has seen, and need not report again.
+//! Tracks which accesses to a page a sample has seen and need not report again.
 //!
 //! A table has a [`Limit`] for the loads and one for the stores of each page of the address space.
 //! Fetches have a bit for each page, which is never set for sampled pages. Limits and bits are
@@ -27,7 +27,7 @@ pub mod limit {
     /// References to this page have been seen. From this offset on, one of 64 bytes, the maximum,
     /// crosses into the next page.
     pub const WITHIN: i16 = ALL - 63;
-    /// The page is sampled or was, so report every reference; the first one has been noted.
+    /// The page has been referenced and is sampled, or was: examine every reference.
     pub const SAMPLED: i16 = -1;
 }
 
@@ -78,15 +78,15 @@ unsafe fn limits(addr: u64) -> &'static Limits {
     unsafe { &*LIMITS.load(Relaxed).add(page_of(addr)) }
 }
 
-/// Whether an access must be reported because of one of its pages. `mark` notes the access to a page
-/// and returns whether it must be reported.
+/// Whether an access must be reported. `mark` marks the access to one of its pages as seen, and
+/// returns whether it must be reported because of that page.
 pub fn wanted(addr: u64, bytes: u64, mark: impl Fn(Page) -> bool) -> bool {
     let Some(recorder) = Recorder::installed() else { return false };
     let last = addr + bytes - 1;
     let mut wanted = false;
     for number in addr >> PAGE_SHIFT..=last >> PAGE_SHIFT {
-        let limit = recorder.header().sample.load(Relaxed);
-        let sampled = is_sampled(number & (ADDR_MASK >> PAGE_SHIFT), seed(recorder), limit);
+        let share = recorder.header().sample.load(Relaxed);
+        let sampled = is_sampled(number & (ADDR_MASK >> PAGE_SHIFT), seed(recorder), share);
         let addr = number << PAGE_SHIFT;
         if mark(Page { addr, sampled }) {
             wanted = true;
@@ -95,7 +95,7 @@ pub fn wanted(addr: u64, bytes: u64, mark: impl Fn(Page) -> bool) -> bool {
             if flags.load(Relaxed) & flag::EVER == 0
                 && flags.fetch_or(flag::EVER, AcqRel) & flag::EVER == 0
             {
-                new_page(recorder, limit);
+                new_page(recorder, share);
             }
         }
     }
@@ -128,6 +128,7 @@ pub fn mark_access(page: Page, store: usize) -> bool {
         limit(page.addr).store(limit::SAMPLED, SeqCst);
     } else if unseen {
         limit(page.addr).store(limit::WITHIN, SeqCst);
+        // Raise the limit of this page and of the previous one if their next page has been seen.
         for (addr, next) in
             [(page.addr, page.addr + PAGE), (page.addr.wrapping_sub(PAGE), page.addr)]
         {
@@ -144,15 +145,15 @@ pub fn mark_access(page: Page, store: usize) -> bool {
     unseen
 }
 
-/// Count a page of the footprint. If the sample has become too large, halve it: the pages that stay
-/// have been recorded from the start.
-fn new_page(recorder: &Recorder, limit: u64) {
+/// Count a page of the footprint. If the sample has become too large, halve its `share` of pages; the
+/// pages that stay in it have been recorded from the start.
+fn new_page(recorder: &Recorder, share: u64) {
     let header = recorder.header();
     let touched = header.touched.fetch_add(1, Relaxed) + 1;
     let max = header.sample_pages.load(Relaxed);
-    let expected = ((u128::from(touched) * u128::from(limit)) >> 64) as u64;
+    let expected = ((u128::from(touched) * u128::from(share)) >> 64) as u64;
     if max != 0 && expected >= max {
-        let _ = header.sample.compare_exchange(limit, limit.div_ceil(2), Relaxed, Relaxed);
+        let _ = header.sample.compare_exchange(share, share.div_ceil(2), Relaxed, Relaxed);
     }
 }
 

@@ -20,8 +20,8 @@ thread_local! {
 
 /// Writes to the stream of a virtual CPU.
 ///
-/// Without a stream, words go to a scratch chunk, which is overwritten again and again. The handle
-/// stays on the thread that created it.
+/// Without a stream, words go to a scratch chunk and are lost. The handle stays on the thread that
+/// created it.
 pub struct Stream {
     recorder: &'static Recorder,
     vcpu: u32,
@@ -109,14 +109,14 @@ impl Stream {
         self.control(tag, &words);
     }
 
-    /// Write an event: the first of its fixed words (the rest are 0), and its name.
+    /// Write an event: its fixed words, the first of which are given and the others 0, and its name.
     pub fn event(&mut self, fixed: &[u64], name: &[u8]) {
         let mut words = [0; Event::Name as usize];
         words[..fixed.len()].copy_from_slice(fixed);
         self.control_text(tag::EVENT, &words, name);
     }
 
-    /// Write an event without a range.
+    /// Write an event that has only a name.
     pub fn note(&mut self, what: u64, name: &[u8]) {
         self.event(&[what], name);
     }

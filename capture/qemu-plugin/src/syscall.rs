@@ -31,7 +31,7 @@ thread_local! {
     static FENCED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The page size, to which lengths are rounded as in QEMU, for both targets.
+/// The page size of both targets in QEMU.
 const PAGE: u64 = 4096;
 /// Ways to lock memory.
 mod lock {
@@ -326,7 +326,8 @@ fn event_after(stream: &mut Stream, fixed: &[u64], name: &[u8]) {
     stream.end_fence();
 }
 
-/// Report a successful wait for a process, which may have ended: what follows must come after that.
+/// Report a successful wait for a process. If it has ended, its references precede the next ones of
+/// the waiting process.
 fn waited(stream: &mut Stream, process: u64) {
     if process != 0 && Recorder::installed().is_some_and(Recorder::follows_children) {
         event_after(stream, &[what::WAITED, process], b"");
@@ -420,7 +421,8 @@ fn vector(addr: u64, count: u64, bytes: u64) -> Vec<u64> {
     parts
 }
 
-/// The file offset at which a call began that advanced the offset at `pointer` by `done`.
+/// The file offset before a call that has advanced the offset at `pointer` by `done`; `None` if
+/// `pointer` is 0.
 fn start_offset(pointer: u64, done: u64) -> Option<u64> {
     let after = (pointer != 0).then(|| guest::words(pointer, 1)).flatten()?;
     Some(after[0].wrapping_sub(done))
@@ -475,7 +477,7 @@ fn transfer(
     stream.control(tag::TRANSFER, &words);
 }
 
-/// Whether the name of a file has not been reported yet.
+/// Whether the name of a file has not been reported yet; from now on, it counts as reported.
 fn new_file(device: u64, inode: u64) -> bool {
     // Never block: after a fork, a thread that the child does not have may hold the lock. A name
     // may be reported twice.

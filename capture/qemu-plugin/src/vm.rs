@@ -2,9 +2,9 @@
 //! System emulation: the references of a whole virtual machine, by guest-physical address.
 //! References of its kernel are recognised by the address of their code.
 //!
-//! Until the receiver asks for records ([`Header::record`](crate::layout::Header::record)), no code
-//! is instrumented, so that the machine boots as fast as without the plugin. Then QEMU discards all
-//! translated code.
+//! Until the receiver requests records ([`Header::record`](crate::layout::Header::record)), no code
+//! is instrumented, so that the machine boots as fast as without the plugin. Then the plugin is
+//! reset: QEMU discards all translated code.
 //!
 //! The machine's RAM is one mapping of this process, of a file that the receiver made. The host
 //! address that QEMU reports for a reference therefore gives its offset in RAM.
@@ -27,7 +27,8 @@ use crate::{
 
 const PAGE: u64 = 1 << PAGE_SHIFT;
 
-/// The machine's RAM: bytes from the low address, and the rest from the high one.
+/// The machine's RAM: `low_bytes` from guest-physical address `low`, and the rest of its `bytes` from
+/// `high`.
 #[derive(Clone, Copy, Debug)]
 pub struct Ram {
     bytes: u64,
@@ -80,7 +81,7 @@ pub fn is_on() -> bool {
     RAM.get().is_some()
 }
 
-/// Wait for the receiver to ask for records.
+/// Wait in the background until the receiver requests records.
 ///
 /// # Safety
 /// To be called while QEMU installs the plugin as number `id`.
@@ -118,7 +119,7 @@ extern "C" fn before_recording(_: qemu::qemu_plugin_id_t, _: *mut qemu::qemu_plu
     begin_if_requested();
 }
 
-/// Begin to record if the receiver has asked for it: QEMU removes all callbacks and all translated
+/// Begin to record if the receiver has requested it: QEMU removes all callbacks and all translated
 /// code, then calls [`instrument`].
 fn begin_if_requested() {
     let requested = |recorder: &Recorder| recorder.header().record.load(Acquire) != 0;
@@ -145,7 +146,7 @@ fn base_of_ram() -> Option<u64> {
     u64::from_str_radix(line.split('-').next()?, 16).ok()
 }
 
-/// End QEMU: what it would record would be wrong.
+/// End QEMU: its records would be wrong.
 fn fail(why: &str) -> ! {
     eprintln!("nearfar plugin: cannot record this machine: {why}; Debian's QEMU 7.2 is tested");
     end_process();
@@ -238,6 +239,7 @@ extern "C" fn switch(vcpu: c_uint, info: u32, addr: u64, _: *mut c_void) {
     let Some(recorder) = Recorder::installed() else { return };
     let tasks = &recorder.header().tasks;
     let word = unpack_by_api(info);
+    // The variable of the current task has 8 bytes, and the same offset in a page for every CPU.
     if word & STORE == 0
         || word >> SIZE_SHIFT & 7 != 3
         || !(addr ^ tasks.current.load(Relaxed)).is_multiple_of(PAGE)
@@ -245,14 +247,13 @@ extern "C" fn switch(vcpu: c_uint, info: u32, addr: u64, _: *mut c_void) {
         return;
     }
     let Some(variable) = locate(info, addr) else { return };
-    // The kernel maps all RAM, and so the variable and the tasks, at one distance from its
-    // guest-physical address.
-    let distance = addr.wrapping_sub(variable);
+    // The variable and the tasks are in the kernel's direct map of RAM.
+    let map_offset = addr.wrapping_sub(variable);
     let Some(task) = read::<8>(variable).map(u64::from_le_bytes) else { return };
     let before = CURRENT.get();
     // The previous task may have called `execve` since, which changes its name.
     let renamed = read_task(recorder, before.addr).filter(|task| task.name != before.name);
-    let next = read_task(recorder, task.wrapping_sub(distance)).unwrap_or_default();
+    let next = read_task(recorder, task.wrapping_sub(map_offset)).unwrap_or_default();
     CURRENT.set(next);
     for Task { pid, process, name, .. } in renamed.into_iter().chain([next]) {
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(TASK_NAME);

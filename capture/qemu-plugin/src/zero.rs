@@ -20,7 +20,7 @@ use crate::stream::Stream;
 use crate::{ADDR_MASK, AllReferences, At, NO_REGS, Recording};
 
 /// Bytes that the instruction zeroes; 0 if unknown.
-static BLOCK: AtomicU64 = AtomicU64::new(0);
+static BLOCK_BYTES: AtomicU64 = AtomicU64::new(0);
 /// Whether the layout of the CPU state is as expected.
 static VERIFIED: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
@@ -40,9 +40,8 @@ thread_local! {
     static CPU_STATE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Set the number of bytes that the instruction zeroes.
-pub fn set_block_size(bytes: Option<u64>) {
-    BLOCK.store(bytes.filter(|bytes| bytes.is_power_of_two()).unwrap_or(0), Relaxed);
+pub fn set_block_bytes(bytes: Option<u64>) {
+    BLOCK_BYTES.store(bytes.filter(|bytes| bytes.is_power_of_two()).unwrap_or(0), Relaxed);
 }
 
 fn register(cpu_state: usize, number: usize) -> u64 {
@@ -67,7 +66,7 @@ pub unsafe fn instrument<R: Recording>(
     unsafe {
         let last = index + 1 == count;
         let at = qemu::qemu_plugin_tb_get_insn(block, if last { index } else { index + 1 });
-        // The next instruction still sees the register. If there is none, the store is not seen.
+        // The callback of the next instruction runs before it changes registers.
         let callback = if last { unseen } else { R::zeroed() };
         let count = (reference_data & ADDR_MASK) << NUMBER_BITS;
         let data = (reference_data & !ADDR_MASK | count | u64::from(number)) as *mut c_void;
@@ -117,7 +116,7 @@ extern "C" fn at_call(_: c_uint, _: *mut c_void, cpu_state: usize) {
 
 /// Called after a `dc zva`. `data` is as [`instrument`] encodes it.
 extern "C" fn at_zero<R: Recording>(vcpu: c_uint, data: *mut c_void, cpu_state: usize) {
-    let (data, bytes) = (data as u64, BLOCK.load(Relaxed));
+    let (data, bytes) = (data as u64, BLOCK_BYTES.load(Relaxed));
     if VERIFIED.load(Relaxed) != YES || bytes == 0 {
         return unseen(vcpu, std::ptr::null_mut());
     }

@@ -66,7 +66,7 @@ pub struct Arch {
     pub name: &'static str,
     /// `e_machine` of its programs.
     pub machine: u16,
-    /// By number.
+    /// Sorted by number.
     pub calls: &'static [(i64, Call)],
 }
 
@@ -167,10 +167,10 @@ pub static ARCHS: [Arch; 2] = [
             (167, Call::Prctl),
             (196, Call::Shmat),
             (197, Call::Shmdt),
-            (206, Call::Plain(true)),
-            (207, Call::Plain(false)),
-            (211, Call::Message(true)),
-            (212, Call::Message(false)),
+            (206, Call::Plain(true)),    // sendto
+            (207, Call::Plain(false)),   // recvfrom
+            (211, Call::Message(true)),  // sendmsg
+            (212, Call::Message(false)), // recvmsg
             (214, Call::Brk),
             (215, Call::Munmap),
             (216, Call::Mremap),
@@ -188,8 +188,8 @@ pub static ARCHS: [Arch; 2] = [
             (281, Call::ExecveAt),
             (284, Call::Mlock2),
             (285, Call::CopyRange),
-            (286, Call::VectorAt(false)),
-            (287, Call::VectorAt(true)),
+            (286, Call::VectorAt(false)), // preadv2
+            (287, Call::VectorAt(true)),  // pwritev2
             (435, Call::Clone3),
         ],
     },
