@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 
 use crate::layout::{
-    BYTES_SHIFT, COUNT_SHIFT, FETCH, PAGE_SHIFT, Place, SIZE_SHIFT, STORE, block_addr, burst,
-    burst_distance, burst_start, count_only_word, is_sampled, tag,
+    BYTES_SHIFT, COUNT_SHIFT, FETCH, PAGE_SHIFT, Place, SIZE_SHIFT, STORE, block_addr,
+    burst_blocks, burst_distance, burst_start, count_only_word, is_sampled, tag,
 };
 use crate::recorder::{Recorder, VCPUS, map};
 use crate::seen::{
@@ -122,7 +122,7 @@ impl Counts {
     fn plan_burst(&self, recorder: &Recorder, vcpu: c_uint) {
         let header = recorder.header();
         let distance = burst_distance(header.sample.load(Relaxed));
-        let length = burst(header.flags.load(Relaxed));
+        let length = burst_blocks(header.flags.load(Relaxed));
         let (part, number) = (self.next_part.get(), self.next_number.get());
         let random = number << 32 | u64::from(vcpu);
         let start = part + burst_start(distance, length, seed(recorder), random);
@@ -364,7 +364,7 @@ fn toggle_burst_if_due(vcpu: c_uint, counts: &Counts) {
 fn toggle_burst(vcpu: c_uint, counts: &Counts) {
     let Some(recorder) = Recorder::installed() else { return };
     let begins = !counts.in_burst();
-    let length = burst(recorder.header().flags.load(Relaxed)).cast_signed();
+    let length = burst_blocks(recorder.header().flags.load(Relaxed)).cast_signed();
     if !begins && counts.blocks.get() < length {
         return;
     }

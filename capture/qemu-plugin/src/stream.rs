@@ -134,8 +134,8 @@ impl Stream {
         }
         let (now_used, before) = (usage(), CALLED.get());
         let [cpu, sleeps, faults] = std::array::from_fn(|i| now_used[i].saturating_sub(before[i]));
-        // Without a sleep, count only the call's processor time, or 0 if it had page faults, whose
-        // time studies model.
+        // If the call did not sleep, its idle time is at most its processor time, and 0 with page
+        // faults, whose time studies model.
         let limit = match (sleeps, faults) {
             (0, 0) => cpu,
             (0, _) => 0,

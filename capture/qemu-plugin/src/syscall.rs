@@ -114,8 +114,8 @@ pub extern "C" fn on_call(
     }
 }
 
-/// Whether QEMU takes longer for a call than the kernel, because the call begins a process, thread or
-/// program, or changes mappings, for which QEMU updates a table entry per page.
+/// Whether QEMU takes longer for a call than the kernel, so that its time is not idle time: the call
+/// begins a process, thread or program, or changes mappings, of which QEMU updates an entry per page.
 fn is_slow(call: Call) -> bool {
     use Call::{Brk, Clone, Clone3, Execve, ExecveAt, Fork, Mmap, Mprotect, Mremap, Munmap, Vfork};
     matches!(

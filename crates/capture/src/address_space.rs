@@ -1,5 +1,5 @@
-//! The mappings of a process, tracked from its events: `mremap` and `shmdt` do not describe the
-//! mapping that they affect.
+//! The mappings of a process, tracked from its events, because `mremap` and `shmdt` do not describe
+//! the mapping that they affect.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -9,9 +9,8 @@ use std::rc::Rc;
 pub struct Mapping {
     /// Offset in the file of the range's first byte.
     pub offset: u64,
-    /// Protection, as in a region event.
+    /// Protection, such as `rw-p`.
     pub prot: Rc<str>,
-    /// Name, as in a region event.
     pub name: Rc<str>,
     /// Device and inode of the file, both 0 if there is none.
     pub file: (u64, u64),
@@ -35,7 +34,7 @@ impl AddressSpace {
         self.0.len()
     }
 
-    /// The mapping at `addr`: start, end and mapping.
+    /// Start and end of the mapping at `addr`, and the mapping.
     pub fn at(&self, addr: u64) -> Option<(u64, u64, &Mapping)> {
         let (&start, (end, mapping)) = self.0.range(..=addr).next_back()?;
         (addr < *end).then_some((start, *end, mapping))

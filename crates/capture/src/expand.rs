@@ -29,12 +29,12 @@ impl Position {
     }
 
     /// Instructions executed since the last record.
-    pub fn rest(&self) -> u64 {
+    pub fn unrecorded(&self) -> u64 {
         self.block_end.saturating_sub(self.recorded)
     }
 
-    /// Jump to the block before which the thread has executed `start` instructions, and `end` up to
-    /// its end. Returns false, without a jump, if `end` is below `start` or the present end.
+    /// Jump to the block that begins after `start` instructions of the thread and ends after `end`.
+    /// Returns false, without a jump, if `end` is below `start` or the end of the current block.
     pub fn jump(&mut self, start: u64, end: u64) -> bool {
         let forward = start <= end && self.block_end <= end;
         if forward {
@@ -45,15 +45,15 @@ impl Position {
 
     /// Continue as another thread. Returns the previous thread's instructions since its last record.
     pub fn switch(&mut self, thread: u32) -> u64 {
-        let rest = self.rest();
-        self.recorded += rest;
+        let unrecorded = self.unrecorded();
+        self.recorded += unrecorded;
         self.thread = thread;
-        rest
+        unrecorded
     }
 
     /// Append a record of a kernel access on behalf of this thread, after the current block.
     pub fn push_kernel(&mut self, kind: Kind, addr: u64, size: u16, out: &mut Batch) {
-        let instr = self.rest().min(u64::from(u32::MAX));
+        let instr = self.unrecorded().min(u64::from(u32::MAX));
         self.recorded += instr;
         out.push(Record { addr, kind, size, thread: self.thread, instr: instr as u32 });
     }
@@ -442,8 +442,8 @@ impl Expander {
         if self.wide.is_empty() { Ok(()) } else { sink.wide(&mut self.wide) }
     }
 
-    /// Expand a short run of words, or words that do not fit the columns, one by one. The columns
-    /// must yield the same records. All records are held back.
+    /// Expand words one by one, to the same records as by columns, because they are few or do not fit
+    /// the columns. All records are held back.
     fn expand_each(
         &mut self,
         words: &[u64],

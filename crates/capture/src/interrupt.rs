@@ -1,5 +1,5 @@
-//! Ends a program early on the user's demand. The first signal is passed on, as by a shell, and the
-//! program may take its time to end; the second one kills it.
+//! Ends a program early on the user's demand. The first demand sends the program a signal, after which
+//! it may take its time to end; the second one kills it.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ impl<'a> Interrupter<'a> {
     }
 
     /// Whether the program was ended by SIGTERM, as services are, and not killed.
-    pub fn stopped(&self) -> bool {
+    pub fn terminated(&self) -> bool {
         self.signal == libc::SIGTERM && !self.killed
     }
 
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn a_signal_stays_pending_in_the_witness() {
         let witness = SignalWitness::start().unwrap();
-        // Wait until the signals are blocked. QEMU in user mode reserves some others.
+        // Wait until these signals are blocked; QEMU in user mode cannot block all.
         while ![libc::SIGINT, libc::SIGTERM].iter().all(|&s| witness.has_signal("SigBlk:", s)) {
             std::thread::yield_now();
         }

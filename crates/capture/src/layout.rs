@@ -223,7 +223,7 @@ const MIN_BURST_DISTANCE: u64 = 16;
 
 /// Blocks in a burst of a recording with these flags: enough to fill a TLB of 1,600 entries, which
 /// takes 6,400 records, and to measure 1,000 more (`crates/study/src/paging/sample/bursts.rs`).
-pub const fn burst(flags: u32) -> u64 {
+pub const fn burst_blocks(flags: u32) -> u64 {
     if flags & FETCH != 0 { 5000 } else { 8000 }
 }
 
@@ -234,8 +234,8 @@ pub fn burst_distance(limit: u64) -> u64 {
     u64::try_from(distance).unwrap_or(u64::MAX).clamp(8000 * MIN_BURST_DISTANCE, 1 << 48)
 }
 
-/// Random start of a burst of `burst` blocks within a thread's `number`-th stretch of `distance`
-/// blocks. `seed` is [`mix`] of the sample's seed.
+/// Random start of a burst of `burst` blocks within a part of `distance` blocks. `number` identifies
+/// the part, and `seed` is [`mix`] of the sample's seed.
 pub fn burst_start(distance: u64, burst: u64, seed: u64, number: u64) -> u64 {
     mix(seed ^ !number) % (distance - burst + 1)
 }
@@ -310,7 +310,7 @@ impl Slot {
         for _ in 0..16 {
             let entered = self.entered.load(Acquire);
             let cursor = self.cursor.load(Acquire);
-            // The writer stores `entered` before its cursor enters the chunk.
+            // The cursor may be behind: the writer stores `entered` before it enters the chunk.
             if self.entered.load(Relaxed) == entered {
                 let ring = self.ring.load(Relaxed);
                 let ahead = (cursor.wrapping_sub(ring) / 8).wrapping_sub(entered) as usize;

@@ -1,7 +1,7 @@
 //! Tests of the plugin's writer and this crate's receiver in two processes, without QEMU.
 //!
-//! The writing process is this test program again, with [`writer`] as its only test. It compiles
-//! the plugin's own files (GPL-2.0-or-later; they are not part of what is distributed).
+//! The writing process is this test program again, with [`writer`] as its only test. The tests compile
+//! the plugin's own files (GPL-2.0-or-later), which are in no distributed binary of this crate.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -406,7 +406,7 @@ fn nothing_that_a_killed_writer_wrote_is_lost() {
     check(&threads[0], 0, 0..LONG);
 }
 
-/// A writer ends with its receiver, both while it waits for room and otherwise.
+/// Both while it waits for room and otherwise.
 #[test]
 fn a_writer_ends_with_its_receiver() {
     if !liveness::is_supported() {
@@ -429,7 +429,6 @@ fn a_writer_ends_with_its_receiver() {
     }
 }
 
-/// Another version of the layout is rejected.
 #[test]
 fn a_different_layout_is_refused() {
     let shared = Shared::create(0).unwrap();

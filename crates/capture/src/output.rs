@@ -12,8 +12,8 @@ use crate::interrupt::Interrupter;
 use crate::schedule::Schedule;
 use crate::shared::Shared;
 
-/// Writes the selected records. The first written record of a thread has the gap to the skipped
-/// record before it.
+/// Writes the selected records. A thread's first written record keeps its gap (instructions since the
+/// previous record) to the skipped record before it.
 pub(crate) struct Output<'a> {
     pub shared: &'a Shared,
     pub writer: Writer,

@@ -32,7 +32,7 @@ impl Requirement {
     }
 }
 
-/// Check each QEMU, the plugin (whose shared library is `plugin`) and shared memory.
+/// Check each QEMU, the shared library `plugin`, and shared memory.
 pub fn probe(plugin: &Path) -> Vec<Requirement> {
     let mut requirements: Vec<Requirement> =
         ARCHS.into_iter().map(|arch| emulator(arch, plugin)).collect();

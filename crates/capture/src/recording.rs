@@ -162,8 +162,8 @@ impl<'a> Recording<'a> {
         Ok(thread)
     }
 
-    /// From now on, a processor of a virtual machine runs this task (its pid, and that of its
-    /// process), which is a thread in the trace. `time` orders the events of all processors.
+    /// A processor of a virtual machine begins to run this task (its pid, and that of its process),
+    /// which is a thread in the trace. `time` orders the events of all processors.
     fn switch_task(
         &mut self,
         (pid, process): (u64, u64),
@@ -187,9 +187,9 @@ impl<'a> Recording<'a> {
             self.tasks.insert(key, (thread, time));
             self.out.writer.thread_name(thread, name);
         }
-        let (before, rest) = (position.thread, position.switch(thread));
+        let (before, unrecorded) = (position.thread, position.switch(thread));
         if !self.out.stopped {
-            self.out.writer.add_instructions(before, rest);
+            self.out.writer.add_instructions(before, unrecorded);
         }
         Ok(())
     }
@@ -205,7 +205,7 @@ impl<'a> Recording<'a> {
             self.spaces.remove(&self.process_of[thread as usize]);
             self.expected.insert(self.process_of[thread as usize], program);
         }
-        self.out.writer.add_instructions(thread, position.rest());
+        self.out.writer.add_instructions(thread, position.unrecorded());
         self.region(RegionEvent { thread, event: RegionKind::ThreadExit, ..<_>::default() })
     }
 

@@ -90,7 +90,7 @@ pub struct Outcome {
 /// No such program, no QEMU, or the trace cannot be written. It is not an error if the program
 /// fails.
 pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Outcome> {
-    // First of all, catch the start signal: whoever sees the capture may send it.
+    // Catch the start signal first: it may be sent as soon as this process can be seen.
     let mut start = options.start.clone();
     if let (None, Some(vm)) = (&start, &options.vm) {
         start = (vm.start != VmStart::Boot).then(|| Start::Guest(vm.start.clone()));
@@ -144,7 +144,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         unrecorded: Some(missing.map(str::to_owned).collect()),
         ..Source::default()
     };
-    // Program and expander use at most one processor each, the encoder threads one and a half.
+    // Program and expander use at most one processor each, all encoder threads one and a half.
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     let threads = processors.saturating_sub(1).clamp(1, 4);
     let writer_options =
@@ -240,7 +240,7 @@ pub(crate) fn receive(
     })
 }
 
-/// Maximum number of turns of [`drive`] to read what the program wrote before its end.
+/// Maximum number of turns of [`drive`] after the program's end.
 const MAX_TURNS: u32 = 100;
 
 /// Read the streams until every recorded process has ended.
@@ -254,7 +254,7 @@ fn drive(
     let signals = guest.map(|(_, ports)| &ports.signals);
     let mut guest = guest.map(|(vm, ports)| Guest::new(vm, ports, pid));
     let mut checked: HashMap<u32, Instant> = HashMap::new();
-    let (mut idle_turns, mut late_turns, mut stop_turns) = (0, 0, 0);
+    let (mut idle_turns, mut late_turns, mut grace_turns) = (0, 0, 0);
     loop {
         let seen = shared.header().bell.load(Acquire);
         let program_ended = ended.load(Acquire);
@@ -262,7 +262,7 @@ fn drive(
             if process == pid {
                 return program_ended;
             }
-            // `has_ended` is slow.
+            // `has_ended` is slow: do not call it in every turn.
             let checked = checked.entry(process).or_insert_with(Instant::now);
             (now || checked.elapsed() >= POLL_INTERVAL) && {
                 *checked = Instant::now();
@@ -289,9 +289,9 @@ fn drive(
         // Forged memory is not trusted to name further processes.
         let forged = out.stop_reason == Some(StopReason::Forged);
         // A service manager sends SIGTERM to every process: give the others time to end.
-        stop_turns += u32::from(program_ended && out.interrupter.stopped());
-        let stops = out.interrupter.stopped() && stop_turns <= MAX_TURNS;
-        let interrupted = out.interrupter.interrupted() && !stops;
+        grace_turns += u32::from(program_ended && out.interrupter.terminated());
+        let has_grace = out.interrupter.terminated() && grace_turns <= MAX_TURNS;
+        let interrupted = out.interrupter.interrupted() && !has_grace;
         if program_ended && (interrupted || forged || remaining == Remaining::None) {
             // A child forked just before its parent's end may not be known yet.
             idle_turns += 1;
@@ -306,7 +306,7 @@ fn drive(
         } else {
             idle_turns = 0;
         }
-        // Once no process writes, a few turns read the rest.
+        // A few turns suffice to read what the program wrote before its end.
         late_turns += u32::from(program_ended && !follows);
         if late_turns > MAX_TURNS {
             out.stop(Some(StopReason::Forged));
@@ -368,11 +368,12 @@ fn finish(
     let recording = &mut streams.recording;
     let interrupter = &recording.out.interrupter;
     let of_command = signals.and_then(Signals::status).filter(|status| *status >= 0);
-    let ended = signals.is_some() && recording.out.stopped;
-    let code = of_command.or(status.code()).or(ended.then_some(0));
+    // A virtual machine is killed when recording stops.
+    let killed = signals.is_some() && recording.out.stopped;
+    let code = of_command.or(status.code()).or(killed.then_some(0));
     let end = match (interrupter.interrupted(), code, status.signal()) {
         // A service exits by itself on SIGTERM.
-        (true, Some(code), _) if interrupter.stopped() => End::Exit(code),
+        (true, Some(code), _) if interrupter.terminated() => End::Exit(code),
         (true, ..) => End::Interrupted,
         (_, Some(code), _) => End::Exit(code),
         (_, _, signal) => End::Signal(signal.unwrap_or(0)),

@@ -1,10 +1,10 @@
 //! All streams of one capture: finds new ones, and reads them in an order that respects the events
 //! of their address spaces.
 //!
-//! A turn first notes how far each stream has been written, then scans for fences (`layout.rs`). A
-//! scan that follows finds every fence that precedes a word below the noted positions. Complete
-//! fences are committed to the trace by ticket, each after the words that precede it. Then each
-//! stream is read up to its first pending fence.
+//! A turn first notes how far each stream has been written, then scans for fences (`layout.rs`), and
+//! so finds every fence that precedes a word below the noted positions. It commits complete fences to
+//! the trace by ticket, each after the words that precede it. Then it reads each stream up to its
+//! first pending fence.
 
 mod endings;
 
@@ -159,8 +159,8 @@ impl<'a> Streams<'a> {
         let progress = self.progress(is_gone);
         self.scan(&progress);
         self.commit_fences(is_gone)?;
-        // If a process waited for another that called `execve`, its later words follow those of the
-        // new program.
+        // Words of a process that has waited for another follow those of every program that the other
+        // has executed.
         while !self.stopped() && self.begin_successors()? {
             self.scan(&[]);
             self.commit_fences(is_gone)?;

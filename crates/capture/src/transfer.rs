@@ -1,8 +1,8 @@
-//! Accesses of the kernel on behalf of the program: the page cache, and the program's buffers.
+//! Accesses of the kernel on behalf of the program: to the page cache, and to the program's buffers.
 //!
-//! A page of the page cache has no address in the program. Each file (each tebibyte of it) gets a
-//! synthetic range of kernel addresses, announced by a region event `file`. The address of a page is
-//! the start of that range plus the offset in the file.
+//! A page of the page cache has no address in the program. Each extent (1 TiB) of a file therefore
+//! gets a synthetic range of kernel addresses, announced by a region event `file`. The address of a
+//! page is the start of that range plus its offset in the extent.
 
 use std::collections::HashMap;
 
@@ -13,13 +13,13 @@ use crate::layout::{NO_FILE, Transfer};
 
 /// First address of file ranges. On all supported architectures, the upper half is the kernel's.
 pub const KERNEL: u64 = 1 << 63;
-/// log2 of the bytes of an extent, the part of a file that has one range.
+/// log2 of the bytes of an extent.
 const EXTENT_SHIFT: u32 = 40;
 const EXTENTS: u64 = 1 << (63 - EXTENT_SHIFT);
 const PAGE: u64 = 4096;
 /// Maximum bytes that Linux moves per call (`MAX_RW_COUNT`).
 const MAX_BYTES: u64 = 0x7fff_f000;
-/// Names to remember. A name is nearly always followed by a transfer of its file.
+/// Maximum number of names to keep. All are dropped then, as a name is nearly always used at once.
 const MAX_NAMES: usize = 1 << 16;
 
 /// Files by device and inode.

@@ -7,8 +7,8 @@
 //!   line of `/proc/iomem`; before `start`.
 //! * `symbol ADDRESS NAME`, as in `/proc/kallsyms`, and `btf BYTES`, followed by the contents of
 //!   `/sys/kernel/btf/vmlinux`: needed to distinguish tasks; before `start`.
-//! * `start`: what follows is to be recorded. The guest waits for a line in return.
-//! * `stop STATUS`: recording is to end; the exit status of the command. The machine then ends.
+//! * `start`: begin to record. The guest waits for a line in return.
+//! * `stop STATUS`: end recording, then the machine. STATUS is the exit status of the command.
 
 mod guest;
 mod ports;
@@ -59,7 +59,7 @@ pub struct Vm {
     pub cpus: u64,
     /// When recording begins.
     pub start: VmStart,
-    /// Maximum time until then.
+    /// Maximum time from the start of QEMU until recording begins.
     pub boot: Duration,
 }
 

@@ -70,7 +70,7 @@ fn a_record_has_the_instructions_since_the_previous_record() {
         (0xffff_ffff_ff60_0000, Kind::Fetch, 17, 3, 1),
     ];
     assert_eq!(found, expected);
-    assert_eq!(position.rest(), 5);
+    assert_eq!(position.unrecorded(), 5);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_gap_beyond_32_bits_is_carried_over_to_the_next_record() {
     expander.expand(&words, &blocks, &mut position, &mut out).unwrap();
     expander.flush(&mut out).unwrap();
     assert_eq!(out.0.instr, [u32::MAX, u32::MAX, 1, 2]);
-    assert_eq!(position.rest(), 7);
+    assert_eq!(position.unrecorded(), 7);
 }
 
 /// Address, bytes and instructions of the block that `word` begins.
@@ -219,7 +219,6 @@ proptest! {
             let index = body % bodies.len();
             words.push(block(index as u64 + 1));
             let (mut at, body) = (0, &bodies[index]);
-            // Sometimes one reference less.
             for (more, size, store) in &body[usize::from(cut == 0).min(body.len())..] {
                 at += if all_fit { more % 2 } else { *more };
                 words.push(reference(u64::from(addr) + at, at, *size, *store));

@@ -1,13 +1,14 @@
 //! Measures idle time, in which no recorded thread runs because all are in system calls. QEMU does
 //! not lengthen such time. Times are nanoseconds of [`now`].
 //!
-//! Once enough time has accumulated, an event reports the idle time ([`Activity::resume`]) and the
-//! mean number of threads that run at a time otherwise. A thread in a system call does not run.
+//! Once enough time has accumulated, an event reports the idle time ([`Activity::resume`]), and the
+//! mean number of threads that run at a time outside of it. A thread in a system call does not run.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Minimum idle and overlapping time for an event, in nanoseconds.
+/// Minimum idle time plus overlap for an event, in nanoseconds. Overlap is the sum of the threads'
+/// running times minus the time in which any thread runs.
 const MIN_REPORT: u64 = 1_000_000;
 /// A time that is not known.
 const UNKNOWN: u64 = u64::MAX;
@@ -26,7 +27,7 @@ pub struct Activity {
     idle: AtomicU64,
     /// Sum of the threads' running times since then, each up to its last pause.
     busy: AtomicU64,
-    /// All idle and overlapping time that events have reported.
+    /// All idle time and overlap that events have reported.
     reported: AtomicU64,
 }
 
@@ -79,8 +80,8 @@ impl Activity {
 
     /// A thread returns from a system call that takes at most `limit` nanoseconds without QEMU.
     /// Returns what an event is to report: idle nanoseconds since the last event, and the mean
-    /// number of threads that ran in the rest of the time, times 1000. To keep events few, returns
-    /// `None` if idle and overlapping times are below 1/1024 of all reported ones or [`MIN_REPORT`].
+    /// number of threads that ran in the other time, times 1000. To keep events few, returns `None`
+    /// if idle time plus overlap is below [`MIN_REPORT`], or 1/1024 of what all events have reported.
     pub fn resume(&self, thread: &ThreadActivity, now: u64, limit: u64) -> Option<[u64; 2]> {
         if !self.run(thread, now) {
             return None;

@@ -258,7 +258,7 @@ fn a_child_lives_between_its_fork_and_its_end() {
     }
 }
 
-/// This holds even if everything is written before anything is read.
+/// Even if everything is written before anything is read.
 #[test]
 fn a_program_executed_by_a_child_precedes_what_its_parent_does_after_the_wait() {
     if !child_can_start_threads() {

@@ -17,7 +17,7 @@ const PAGE: u64 = 4096;
 const ENTRIES: usize = 1 << 15;
 /// Bits of an entry: the page is in memory, or in swap.
 const RESIDENT: u64 = 1 << 63 | 1 << 62;
-/// Pages that one event can make resident: those of 1 TiB.
+/// Maximum pages that one event can make resident: those of 1 TiB.
 const MAX_PAGES: u64 = 1 << 28;
 
 impl Recording<'_> {
@@ -31,7 +31,7 @@ impl Recording<'_> {
     ) -> Result<()> {
         let mut left = MAX_PAGES;
         for (start, bytes, mapping) in self.space(process).mappings(addr, length) {
-            let Some(kind) = fill(&mapping.prot) else { continue };
+            let Some(kind) = fill_kind(&mapping.prot) else { continue };
             for page in (start..start + bytes.min(left * PAGE)).step_by(PAGE as usize) {
                 position.push_kernel(kind, page, PAGE as u16, &mut self.batch);
                 if self.batch.len() == ENTRIES {
@@ -51,7 +51,9 @@ impl Recording<'_> {
         length: u64,
     ) -> impl Iterator<Item = (u64, u64)> + use<> {
         let mappings = self.space(process).mappings(addr, length).into_iter();
-        mappings.filter(|(.., mapping)| fill(&mapping.prot).is_some()).map(|part| (part.0, part.1))
+        mappings
+            .filter(|(.., mapping)| fill_kind(&mapping.prot).is_some())
+            .map(|part| (part.0, part.1))
     }
 
     /// Record the pages of `process` that are resident now, as its thread `thread`. QEMU runs it as
@@ -66,7 +68,7 @@ impl Recording<'_> {
         let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else { return Ok(()) };
         let mut entries = vec![0; ENTRIES * 8];
         for (start, bytes, mapping) in self.space(process).mappings(0, u64::MAX) {
-            let Some(kind) = fill(&mapping.prot) else { continue };
+            let Some(kind) = fill_kind(&mapping.prot) else { continue };
             let (mut page, end) = (start / PAGE, (start + bytes).div_ceil(PAGE));
             while page < end {
                 let wanted = ENTRIES.min((end - page) as usize);
@@ -91,7 +93,7 @@ impl Recording<'_> {
 }
 
 /// How the kernel fills a page of a mapping with this protection; `None` if it may not be accessed.
-fn fill(prot: &str) -> Option<Kind> {
+fn fill_kind(prot: &str) -> Option<Kind> {
     match prot.as_bytes() {
         [_, b'w', _, b'p', ..] => Some(Kind::KernelStore),
         [b'r', ..] | [_, b'w', ..] => Some(Kind::KernelLoad),

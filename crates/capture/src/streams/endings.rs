@@ -115,7 +115,7 @@ impl Streams<'_> {
         Ok(())
     }
 
-    /// First streams of programs that have not begun here: pid and order.
+    /// The first streams of programs that are not read yet: pid and order.
     fn successors(&self) -> impl Iterator<Item = (u32, u64)> {
         let used = self.shared.header().used.load(Acquire) as usize;
         let slots = self.shared.slots().iter().take(used).enumerate();

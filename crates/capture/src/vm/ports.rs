@@ -140,7 +140,7 @@ impl Ports {
         }
     }
 
-    /// Obey the guest's lines, until QEMU has ended.
+    /// Execute the commands that the guest writes, until QEMU has ended.
     pub fn watch_port(&self, shared: &Shared, start: &VmStart) {
         let (mut from, mut line) = (BufReader::new(&self.port), String::new());
         let mut kernel = Kernel::default();
