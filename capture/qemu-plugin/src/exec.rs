@@ -48,8 +48,8 @@ fn inspect(path: &[u8]) -> Option<Program> {
     Some(if ours { Program::Ours } else { Program::Other })
 }
 
-/// Run the program of `execve(path, argv, envp)` under this QEMU. Returns if that fails; QEMU then
-/// proceeds with the call.
+/// Run the program of an `execve` under this QEMU. Returns if that fails; QEMU then proceeds with the
+/// call.
 pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
     if !Recorder::installed().is_some_and(Recorder::recording) {
         return;
@@ -61,7 +61,7 @@ pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
             unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
         })
     };
-    // Open files with the rights of the new program, which may have no capabilities.
+    // Open files as the new program, which may have no capabilities.
     let unprivileged = reach::Unprivileged::new();
     let mut lost = |why| stream.event(&[what::EXEC_LOST, why], &name);
     let mut path = name.clone();

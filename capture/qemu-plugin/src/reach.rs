@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use crate::{recorder, syscall};
 
-/// Device and inode of a file.
+/// Device and inode.
 type Identity = (u64, u64);
 
 /// A file to pass to the next program.
@@ -228,7 +228,7 @@ fn owned(fd: i32) -> io::Result<OwnedFd> {
 }
 
 fn identity(fd: i32) -> io::Result<Identity> {
-    let stat = syscall::status(fd).ok_or_else(io::Error::last_os_error)?;
+    let stat = syscall::fstat(fd).ok_or_else(io::Error::last_os_error)?;
     Ok((stat.st_dev, stat.st_ino))
 }
 

@@ -26,8 +26,7 @@ pub struct Recorder {
     slot_pointers: &'static [AtomicPtr<Slot>; VCPUS],
     /// Receives words that are to be dropped: its ring is one chunk, overwritten again and again.
     scratch: &'static Slot,
-    /// This process is not recorded.
-    off: AtomicBool,
+    unrecorded: AtomicBool,
     /// One of [`origin`], for the next stream to be opened.
     origin: AtomicU32,
 }
@@ -37,7 +36,6 @@ static RECORDER: OnceLock<Recorder> = OnceLock::new();
 static PROCESS_ID: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// The virtual CPU of this thread.
     static CURRENT_VCPU: Cell<u32> = const { Cell::new(0) };
     /// The stream reserved for the child that this thread forks.
     static RESERVED: Cell<Option<&'static Slot>> = const { Cell::new(None) };
@@ -95,14 +93,13 @@ impl Recorder {
                 slot.state.store(state::CLOSED, Release);
             }
         }
-        let (off, origin) = (AtomicBool::new(false), AtomicU32::new(origin::PROGRAM));
-        let recorder = Self { memory, slot_pointers, scratch, off, origin };
+        let (unrecorded, origin) = (AtomicBool::new(false), AtomicU32::new(origin::PROGRAM));
+        let recorder = Self { memory, slot_pointers, scratch, unrecorded, origin };
         let twice = || io::Error::other("the plugin is loaded twice");
         RECORDER.set(recorder).map_err(|_| twice())?;
         Self::installed().ok_or_else(twice)
     }
 
-    /// The recorder of this process.
     #[inline(always)]
     pub fn installed() -> Option<&'static Self> {
         RECORDER.get()
@@ -113,7 +110,6 @@ impl Recorder {
         &self.slot_pointers[vcpu as usize % VCPUS]
     }
 
-    /// The slot of words that are to be dropped.
     pub fn scratch(&self) -> &'static Slot {
         self.scratch
     }
@@ -122,9 +118,8 @@ impl Recorder {
         self.memory.header()
     }
 
-    /// Whether this process is recorded.
     pub fn recording(&self) -> bool {
-        !self.off.load(Relaxed)
+        !self.unrecorded.load(Relaxed)
     }
 
     pub fn follows_children(&self) -> bool {
@@ -230,7 +225,7 @@ impl Recorder {
                 self.watch();
             }
             None => {
-                self.off.store(true, Relaxed);
+                self.unrecorded.store(true, Relaxed);
                 self.write_to_scratch(current_vcpu());
             }
         }

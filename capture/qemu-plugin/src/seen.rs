@@ -102,7 +102,6 @@ pub fn wanted(addr: u64, bytes: u64, mark: impl Fn(Page) -> bool) -> bool {
     wanted
 }
 
-/// A page that is accessed.
 pub struct Page {
     addr: u64,
     sampled: bool,

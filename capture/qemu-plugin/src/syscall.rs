@@ -57,7 +57,6 @@ pub fn machine() -> u16 {
     ARCHS[ARCH.load(Relaxed)].machine
 }
 
-/// Called before a system call.
 #[allow(clippy::too_many_arguments)]
 pub extern "C" fn on_call(
     _: qemu::qemu_plugin_id_t,
@@ -182,7 +181,6 @@ pub fn begin_heap(stream: &mut Stream, start: u64) {
     stream.event(&[what::BRK, start, 0, 0, 3], b"[heap]");
 }
 
-/// Called after a system call.
 pub extern "C" fn on_return(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result: i64) {
     // SAFETY: as in `on_call`, whose handle is dropped.
     let stream = &mut unsafe { Stream::of(vcpu) };
@@ -366,7 +364,7 @@ fn mapped(stream: &mut Stream, a: &[u64; 6], done: u64) {
     let (mut name, mut file, mut offset) = (Vec::new(), (0, 0), 0);
     if flags & libc::MAP_ANONYMOUS == 0 {
         name = path(a[4]);
-        if let Some(stat) = status(a[4] as i32) {
+        if let Some(stat) = fstat(a[4] as i32) {
             // Devices do not map files.
             if stat.st_mode & libc::S_IFMT == libc::S_IFREG {
                 (file, offset) = ((stat.st_dev, stat.st_ino), a[5]);
@@ -428,15 +426,13 @@ fn start_offset(pointer: u64, done: u64) -> Option<u64> {
     Some(after[0].wrapping_sub(done))
 }
 
-/// The path of an open file.
 fn path(fd: u64) -> Vec<u8> {
     use std::os::unix::ffi::OsStringExt;
     let path = std::fs::read_link(format!("/proc/self/fd/{}", fd as i32));
     path.map(|path| path.into_os_string().into_vec()).unwrap_or_default()
 }
 
-/// `fstat`.
-pub fn status(fd: i32) -> Option<libc::stat> {
+pub fn fstat(fd: i32) -> Option<libc::stat> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: writes at most a `stat`, and all of it if it succeeds.
     unsafe { (libc::fstat(fd, stat.as_mut_ptr()) == 0).then(|| stat.assume_init()) }
@@ -458,7 +454,7 @@ fn transfer(
     let fd = fd as i32;
     let mut device = NO_FILE;
     let (mut inode, mut at) = (0, 0);
-    if let Some(stat) = status(fd) {
+    if let Some(stat) = fstat(fd) {
         // SAFETY: only returns flags.
         let direct = || unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_DIRECT != 0;
         // Direct I/O bypasses the page cache.

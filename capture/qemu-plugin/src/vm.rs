@@ -387,7 +387,7 @@ unsafe fn crossing<R: Recording>(vcpu: c_uint, word: u64, at: At, data: u64) {
     }
 }
 
-/// A reference to memory of a device, or to the firmware.
+/// Count a reference to a device's memory or to firmware.
 #[cold]
 fn not_in_ram() {
     if let Some(recorder) = Recorder::installed() {

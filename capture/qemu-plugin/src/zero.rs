@@ -109,7 +109,6 @@ extern "C" fn unseen(vcpu: c_uint, _: *mut c_void) {
     }
 }
 
-/// Called before a system call.
 extern "C" fn at_call(_: c_uint, _: *mut c_void, cpu_state: usize) {
     CPU_STATE.set(cpu_state);
 }

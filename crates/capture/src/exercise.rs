@@ -24,7 +24,6 @@ const TURNS: usize = 64;
 pub struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
-    /// Whether all of it was read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

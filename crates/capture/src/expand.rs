@@ -23,7 +23,6 @@ pub struct Position {
 }
 
 impl Position {
-    /// The start of thread `thread`.
     pub fn new(thread: u32) -> Self {
         Self { thread, ..Self::default() }
     }
@@ -115,8 +114,6 @@ fn count_of(top: u16) -> u16 {
     top >> (COUNT_SHIFT - ADDR_BITS) & 0x7f
 }
 
-/// Expands words into records.
-///
 /// An instruction counts as executed from its own first reference on; a fetch comes before the
 /// first instruction of its block.
 pub struct Expander {

@@ -127,7 +127,7 @@ pub struct Header {
     /// 1 while the receiver waits for the bell.
     pub sleeping: AtomicU32,
     /// A robust futex that a thread of the receiver owns. However the thread ends, the kernel sets
-    /// [`OWNER_DIED`] and wakes a waiter. Seeing that takes no privilege.
+    /// [`OWNER_DIED`] and wakes a waiter.
     pub receiver: AtomicU32,
     /// Not 0: stop recording.
     pub stop: AtomicU32,

@@ -89,7 +89,7 @@ pub(crate) struct Recording<'a> {
     pub lost_forks: u64,
     /// Mapped files: path, device and inode.
     pub files_mapped: BTreeMap<Rc<str>, (u64, u64)>,
-    /// Some event or transfer of the program has arrived.
+    /// A control record of the program has arrived.
     pub began: bool,
     /// Events that may still be recorded.
     pub events_left: u64,

@@ -18,14 +18,12 @@ pub const AUTO_PAGES: u64 = 8192;
 /// The share of the program's pages whose references are recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// This share.
     Share(f64),
     /// All pages at first; half of them whenever the sample has [`AUTO_PAGES`] pages.
     Auto,
 }
 
 impl Rate {
-    /// The share at the start of the program.
     fn at_start(self) -> f64 {
         match self {
             Self::Share(share) => share,

@@ -108,7 +108,7 @@ pub enum Start {
 }
 
 impl Start {
-    /// Completes the phrase "recording began ...".
+    /// Completes the phrase "recording began".
     pub fn describe(&self) -> String {
         match self {
             Start::After(wait) => format!("{} after the program", wait.text),

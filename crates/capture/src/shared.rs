@@ -17,10 +17,8 @@ use crate::layout::{
 };
 use crate::liveness::Liveness;
 
-/// A mapped memory file. Untouched pages take no memory.
-///
-/// The program can write to all of it at any time, so any value read here is untrusted. It cannot
-/// change the file's length.
+/// A mapped memory file. The program can write to all of it at any time, so any value read here is
+/// untrusted. It cannot change the file's length.
 #[derive(Debug)]
 pub struct Shared {
     /// `None` only during construction and drop.
@@ -29,8 +27,7 @@ pub struct Shared {
     file: File,
 }
 
-/// A new file of `bytes` zeros in memory, with these flags of `memfd_create` and close-on-exec.
-/// Untouched pages take no memory.
+/// A new file of `bytes` zeros in memory, with `flags` of `memfd_create` and close-on-exec.
 pub(crate) fn memory_file(name: &CStr, flags: libc::c_uint, bytes: u64) -> io::Result<File> {
     // SAFETY: the name is a C string; the descriptor is checked.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags) };

@@ -34,8 +34,7 @@ struct Process {
     /// Its number in the trace; a pid can be reused.
     number: u32,
     streams: u32,
-    /// The thread that began last.
-    last: u32,
+    last_thread: u32,
     /// It has called `exit_group`, or its last thread `exit`.
     ending: bool,
     fences: Fences,
@@ -62,7 +61,6 @@ pub(crate) enum Remaining {
 /// be out of date unless the second argument is true.
 pub(crate) type IsGone<'f> = dyn FnMut(u32, bool) -> bool + 'f;
 
-/// The receiver's state.
 pub(crate) struct Streams<'a> {
     shared: &'a Shared,
     pub(crate) recording: Recording<'a>,
@@ -75,7 +73,6 @@ pub(crate) struct Streams<'a> {
     processes: BTreeMap<u32, Process>,
     /// Number of fences found so far.
     fences_found: u64,
-    /// Child processes are recorded.
     pub(crate) follows_children: bool,
     /// The program has begun.
     began: bool,
@@ -119,7 +116,7 @@ impl<'a> Streams<'a> {
             self.is_late = false;
             let base = self.shared.header().base.load(Relaxed);
             for (&pid, process) in &self.processes {
-                self.recording.already_resident(process.number, process.last, pid, base)?;
+                self.recording.already_resident(process.number, process.last_thread, pid, base)?;
             }
         }
         Ok(())
@@ -254,13 +251,13 @@ impl<'a> Streams<'a> {
         let process = self.processes.entry(pid).or_insert_with(|| Process {
             number,
             streams: 0,
-            last: thread,
+            last_thread: thread,
             ending: false,
             fences: Fences::new(),
         });
         process.number = number;
         process.streams += 1;
-        process.last = thread;
+        process.last_thread = thread;
         self.slots[index] = Some(order);
         self.threads.insert(order, thread);
         // SAFETY: the stream was not known, so it has no other reader.
@@ -270,7 +267,6 @@ impl<'a> Streams<'a> {
         Ok(())
     }
 
-    /// How far each stream has been written.
     fn progress(&self, is_gone: &mut IsGone<'_>) -> Vec<Progress> {
         let progress = |(&order, stream): (&u64, &Stream<'_>)| {
             let slot = stream.reader.slot();

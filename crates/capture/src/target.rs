@@ -16,7 +16,6 @@ pub(crate) enum Target<'a> {
     Vm(&'a Vm),
 }
 
-/// QEMU, about to run.
 pub(crate) struct Launch {
     pub command: Command,
     pub emulator: PathBuf,

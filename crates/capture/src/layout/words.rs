@@ -44,7 +44,6 @@ pub mod tag {
     /// A fence: its ticket, then order and position of each other stream of the process. All words
     /// of unlisted streams follow the fence.
     pub const FENCE: u64 = 124;
-    /// The end of a fence.
     pub const FENCE_END: u64 = 125;
     /// In a sample, the position and counts of the thread, see [`super::Place`].
     pub const PLACE: u64 = 126;
@@ -77,7 +76,6 @@ pub enum Transfer {
     Write = 0,
     /// Device of the file, or [`NO_FILE`] if it is not a regular file.
     Device = 1,
-    /// Inode.
     Inode = 2,
     /// Offset in the file.
     Offset = 3,
@@ -95,11 +93,9 @@ pub enum Place {
     BlockStart = 0,
     /// Instructions up to the end of the current block.
     BlockEnd = 1,
-    /// Blocks.
+    /// Number of blocks.
     Fetches = 2,
-    /// Loads.
     Loads = 3,
-    /// Stores.
     Stores = 4,
     /// Number of words.
     Words = 5,

@@ -109,7 +109,7 @@ impl Streams<'_> {
             .collect();
         for pid in ended {
             if let Some(process) = self.processes.remove(&pid) {
-                self.recording.end_process(process.last)?;
+                self.recording.end_process(process.last_thread)?;
             }
         }
         Ok(())

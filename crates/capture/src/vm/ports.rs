@@ -101,7 +101,7 @@ impl Signals {
     }
 }
 
-/// The connections to a virtual machine that runs.
+/// The connections to a running virtual machine.
 pub(crate) struct Ports {
     pub(super) console: UnixStream,
     pub(super) port: UnixStream,
