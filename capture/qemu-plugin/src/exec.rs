@@ -18,7 +18,7 @@ use crate::{guest, reach, syscall};
 enum Program {
     /// An ELF file of QEMU's target.
     Ours,
-    /// A script (`#!`): its interpreter, and that one's argument.
+    /// A script (`#!`): interpreter, and argument if there is one.
     Script(Vec<u8>, Option<Vec<u8>>),
     /// A program of another architecture, or no program.
     Other,

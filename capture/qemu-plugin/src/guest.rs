@@ -57,7 +57,7 @@ fn host_mappings() -> Vec<Range> {
     String::from_utf8_lossy(&text).lines().filter_map(parse).collect()
 }
 
-/// Note the mappings of QEMU before it loads the guest. Returns the files of QEMU's code.
+/// Note QEMU's own mappings, before it loads the guest. Returns the files of QEMU's code.
 pub fn record_host_mappings() -> impl Iterator<Item = String> {
     let ranges = host_mappings();
     if let Ok(mut host) = HOST.lock() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! x86 string instructions with a repeat prefix. QEMU executes a block per iteration, and another
-//! that only finds that the count is 0, which must not be recorded.
+//! x86 string instructions with a repeat prefix. QEMU executes a block per iteration, and at the end
+//! another, not to be recorded, that only finds the count to be 0.
 //!
 //! The block of a first iteration is written at once, even if the count is 0. That of a further
 //! iteration is written with its first reference, which the last check of the count does not have.

@@ -109,7 +109,7 @@ impl Stream {
         self.control(tag, &words);
     }
 
-    /// Write an event: its fixed words, the first of which are given and the others 0, and its name.
+    /// Write an event. Its fixed words beyond `fixed` are 0.
     pub fn event(&mut self, fixed: &[u64], name: &[u8]) {
         let mut words = [0; Event::Name as usize];
         words[..fixed.len()].copy_from_slice(fixed);

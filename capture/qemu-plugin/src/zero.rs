@@ -66,7 +66,8 @@ pub unsafe fn instrument<R: Recording>(
     unsafe {
         let last = index + 1 == count;
         let at = qemu::qemu_plugin_tb_get_insn(block, if last { index } else { index + 1 });
-        // The callback of the next instruction runs before it changes registers.
+        // Called before the next instruction, when the register is unchanged. Without a next
+        // instruction, the stores are not seen.
         let callback = if last { unseen } else { R::zeroed() };
         let count = (reference_data & ADDR_MASK) << NUMBER_BITS;
         let data = (reference_data & !ADDR_MASK | count | u64::from(number)) as *mut c_void;

@@ -28,7 +28,7 @@ impl Position {
     }
 
     /// Instructions executed since the last record.
-    pub fn unrecorded(&self) -> u64 {
+    pub fn since_last_record(&self) -> u64 {
         self.block_end.saturating_sub(self.recorded)
     }
 
@@ -44,15 +44,15 @@ impl Position {
 
     /// Continue as another thread. Returns the previous thread's instructions since its last record.
     pub fn switch(&mut self, thread: u32) -> u64 {
-        let unrecorded = self.unrecorded();
-        self.recorded += unrecorded;
+        let since_last_record = self.since_last_record();
+        self.recorded += since_last_record;
         self.thread = thread;
-        unrecorded
+        since_last_record
     }
 
     /// Append a record of a kernel access on behalf of this thread, after the current block.
     pub fn push_kernel(&mut self, kind: Kind, addr: u64, size: u16, out: &mut Batch) {
-        let instr = self.unrecorded().min(u64::from(u32::MAX));
+        let instr = self.since_last_record().min(u64::from(u32::MAX));
         self.recorded += instr;
         out.push(Record { addr, kind, size, thread: self.thread, instr: instr as u32 });
     }

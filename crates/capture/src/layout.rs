@@ -310,7 +310,8 @@ impl Slot {
         for _ in 0..16 {
             let entered = self.entered.load(Acquire);
             let cursor = self.cursor.load(Acquire);
-            // The cursor may be behind: the writer stores `entered` before it enters the chunk.
+            // The writer stores `entered` before its cursor enters the chunk: the cursor may be
+            // behind.
             if self.entered.load(Relaxed) == entered {
                 let ring = self.ring.load(Relaxed);
                 let ahead = (cursor.wrapping_sub(ring) / 8).wrapping_sub(entered) as usize;

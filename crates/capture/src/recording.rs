@@ -187,9 +187,9 @@ impl<'a> Recording<'a> {
             self.tasks.insert(key, (thread, time));
             self.out.writer.thread_name(thread, name);
         }
-        let (before, unrecorded) = (position.thread, position.switch(thread));
+        let (before, instructions) = (position.thread, position.switch(thread));
         if !self.out.stopped {
-            self.out.writer.add_instructions(before, unrecorded);
+            self.out.writer.add_instructions(before, instructions);
         }
         Ok(())
     }
@@ -205,7 +205,7 @@ impl<'a> Recording<'a> {
             self.spaces.remove(&self.process_of[thread as usize]);
             self.expected.insert(self.process_of[thread as usize], program);
         }
-        self.out.writer.add_instructions(thread, position.unrecorded());
+        self.out.writer.add_instructions(thread, position.since_last_record());
         self.region(RegionEvent { thread, event: RegionKind::ThreadExit, ..<_>::default() })
     }
 

@@ -177,7 +177,7 @@ impl Request {
             memory,
             cpus: self.cpus.map_or(1, |count| count.0),
             start: self.start.clone().unwrap_or(default),
-            boot: self.boot_timeout.as_ref().map_or(BOOT, TimeSpan::time),
+            boot_timeout: self.boot_timeout.as_ref().map_or(BOOT, TimeSpan::time),
         }))
     }
 

@@ -240,7 +240,7 @@ pub(crate) fn receive(
     })
 }
 
-/// Maximum number of turns of [`drive`] after the program's end.
+/// Turns of [`drive`], after the program's end, to read what it wrote, or to let other processes end.
 const MAX_TURNS: u32 = 100;
 
 /// Read the streams until every recorded process has ended.

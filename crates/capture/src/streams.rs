@@ -76,8 +76,8 @@ pub(crate) struct Streams<'a> {
     pub(crate) follows_children: bool,
     /// The program has begun.
     began: bool,
-    /// Recording begins late, and resident pages are still to be recorded then.
-    is_late: bool,
+    /// The pages that are resident when recording begins are still to be recorded.
+    resident_pending: bool,
     /// Scratch: a copy of words of a ring.
     words: Vec<u64>,
 }
@@ -94,11 +94,11 @@ impl<'a> Streams<'a> {
         follows_children: bool,
         resident: bool,
     ) -> Self {
-        let is_late = resident && !recording.out.has_begun();
+        let resident_pending = resident && !recording.out.has_begun();
         Self {
             shared,
             recording,
-            is_late,
+            resident_pending,
             streams: BTreeMap::new(),
             slots: Vec::new(),
             threads: HashMap::new(),
@@ -112,8 +112,8 @@ impl<'a> Streams<'a> {
 
     /// Record the pages that are resident already, once a late recording begins.
     pub(crate) fn begin_late(&mut self) -> Result<()> {
-        if self.is_late && self.recording.out.has_begun() {
-            self.is_late = false;
+        if self.resident_pending && self.recording.out.has_begun() {
+            self.resident_pending = false;
             let base = self.shared.header().base.load(Relaxed);
             for (&pid, process) in &self.processes {
                 self.recording.already_resident(process.number, process.last_thread, pid, base)?;
@@ -125,7 +125,7 @@ impl<'a> Streams<'a> {
     /// Record the regions of a virtual machine's RAM and, if recording begins late, the pages
     /// touched already.
     pub(crate) fn begin_vm(&mut self, vm: &Vm, ports: &Ports) -> Result<()> {
-        let late = std::mem::take(&mut self.is_late);
+        let late = std::mem::take(&mut self.resident_pending);
         self.recording.map_ram(&vm.ranges(), ports.signals.regions())?;
         if late {
             let touched = ports
@@ -148,10 +148,14 @@ impl<'a> Streams<'a> {
         self.recording.out.stopped
     }
 
-    /// Read all published words. The program's process is `first`.
-    pub(crate) fn drain(&mut self, first: u32, is_gone: &mut IsGone<'_>) -> Result<Remaining> {
+    /// Read all published words.
+    pub(crate) fn drain(
+        &mut self,
+        program_pid: u32,
+        is_gone: &mut IsGone<'_>,
+    ) -> Result<Remaining> {
         self.began |= self.shared.header().started.load(Relaxed) != 0;
-        self.stop_if_forged(first);
+        self.stop_if_forged(program_pid);
         self.discover()?;
         let progress = self.progress(is_gone);
         self.scan(&progress);
@@ -182,8 +186,9 @@ impl<'a> Streams<'a> {
     }
 
     /// Stop recording if the program has written to the shared memory.
-    fn stop_if_forged(&mut self, first: u32) {
-        let expected = self.follows_children || self.processes.keys().all(|pid| *pid == first);
+    fn stop_if_forged(&mut self, program_pid: u32) {
+        let expected =
+            self.follows_children || self.processes.keys().all(|pid| *pid == program_pid);
         let fences: usize = self.processes.values().map(|process| process.fences.len()).sum();
         let sound = self.streams.values().all(|stream| !stream.reader.is_forged());
         if self.stopped() {

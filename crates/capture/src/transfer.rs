@@ -19,7 +19,7 @@ const EXTENTS: u64 = 1 << (63 - EXTENT_SHIFT);
 const PAGE: u64 = 4096;
 /// Maximum bytes that Linux moves per call (`MAX_RW_COUNT`).
 const MAX_BYTES: u64 = 0x7fff_f000;
-/// Maximum number of names to keep. All are dropped then, as a name is nearly always used at once.
+/// Maximum number of names before all are dropped: a name is nearly always used at once.
 const MAX_NAMES: usize = 1 << 16;
 
 /// Files by device and inode.

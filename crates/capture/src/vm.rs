@@ -60,7 +60,7 @@ pub struct Vm {
     /// When recording begins.
     pub start: VmStart,
     /// Maximum time from the start of QEMU until recording begins.
-    pub boot: Duration,
+    pub boot_timeout: Duration,
 }
 
 /// The QEMU for an architecture, and its options.
@@ -237,7 +237,7 @@ mod tests {
             memory,
             cpus: 1,
             start: VmStart::Boot,
-            boot: Duration::ZERO,
+            boot_timeout: Duration::ZERO,
         }
     }
 

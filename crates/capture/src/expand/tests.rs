@@ -70,7 +70,7 @@ fn a_record_has_the_instructions_since_the_previous_record() {
         (0xffff_ffff_ff60_0000, Kind::Fetch, 17, 3, 1),
     ];
     assert_eq!(found, expected);
-    assert_eq!(position.unrecorded(), 5);
+    assert_eq!(position.since_last_record(), 5);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_gap_beyond_32_bits_is_carried_over_to_the_next_record() {
     expander.expand(&words, &blocks, &mut position, &mut out).unwrap();
     expander.flush(&mut out).unwrap();
     assert_eq!(out.0.instr, [u32::MAX, u32::MAX, 1, 2]);
-    assert_eq!(position.unrecorded(), 7);
+    assert_eq!(position.since_last_record(), 7);
 }
 
 /// Address, bytes and instructions of the block that `word` begins.

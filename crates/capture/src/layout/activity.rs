@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Minimum idle time plus overlap for an event, in nanoseconds. Overlap is the sum of the threads'
-/// running times minus the time in which any thread runs.
+/// running times minus the time in which at least one runs.
 const MIN_REPORT: u64 = 1_000_000;
 /// A time that is not known.
 const UNKNOWN: u64 = u64::MAX;
@@ -80,7 +80,7 @@ impl Activity {
 
     /// A thread returns from a system call that takes at most `limit` nanoseconds without QEMU.
     /// Returns what an event is to report: idle nanoseconds since the last event, and the mean
-    /// number of threads that ran in the other time, times 1000. To keep events few, returns `None`
+    /// number of threads that ran outside of idle time, times 1000. To keep events few, returns `None`
     /// if idle time plus overlap is below [`MIN_REPORT`], or 1/1024 of what all events have reported.
     pub fn resume(&self, thread: &ThreadActivity, now: u64, limit: u64) -> Option<[u64; 2]> {
         if !self.run(thread, now) {

@@ -18,20 +18,22 @@ pub(crate) struct Guest<'a> {
     /// When QEMU was started.
     since: Instant,
     begun: bool,
-    ended: bool,
+    killed: bool,
 }
 
 impl<'a> Guest<'a> {
     pub fn new(vm: &'a Vm, ports: &'a Ports, pid: u32) -> Self {
-        Self { vm, ports, pid, since: Instant::now(), begun: false, ended: false }
+        Self { vm, ports, pid, since: Instant::now(), begun: false, killed: false }
     }
 
-    /// Begin to record the machine when that is due, and kill it once recording is over, unless it
-    /// has `ended`.
+    /// Begin to record the machine when that is due, and kill it once recording is over.
     pub fn turn(&mut self, shared: &Shared, streams: &mut Streams<'_>, ended: bool) -> Result<()> {
         let out = &mut streams.recording.out;
         let waits = !out.has_begun();
-        if waits && out.schedule.waits_for().is_some() && self.since.elapsed() > self.vm.boot {
+        if waits
+            && out.schedule.waits_for().is_some()
+            && self.since.elapsed() > self.vm.boot_timeout
+        {
             out.stop(None);
         }
         if !waits && !self.begun && streams.has_processes() {
@@ -40,8 +42,8 @@ impl<'a> Guest<'a> {
             shared.header().record.store(1, Release);
             wake(&shared.header().record);
         }
-        if streams.stopped() && !self.ended && !ended {
-            self.ended = true;
+        if streams.stopped() && !self.killed && !ended {
+            self.killed = true;
             // SIGKILL loses nothing: the machine has nothing to write back.
             send(self.pid, libc::SIGKILL);
         }

@@ -83,7 +83,7 @@ impl Signals {
             return Some(format!("the kernel of the virtual machine panicked: {why}"));
         }
         if !begun {
-            let seconds = vm.boot.as_secs();
+            let seconds = vm.boot_timeout.as_secs();
             let what =
                 format!("nothing is recorded: recording did not begin within {seconds} s of boot");
             let start = match &vm.start {
