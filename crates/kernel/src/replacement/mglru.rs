@@ -36,9 +36,9 @@
 //! moves to one of the two oldest file generations, unreferenced, and is evicted from there without
 //! a shadow entry. If it was rewritten by then, it becomes a young anonymous page.
 //!
-//! Batches have the kernel's size from 4096 frames (16 MiB of 4 KiB pages). Below that they are
-//! 1/64 of the frames, and reclaim frees at least half as many, so that a batch remains a small
-//! part of memory when a small trace represents a large program.
+//! Below 4096 frames (16 MiB of 4 KiB pages), batches are 1/64 of the frames, not 64, and reclaim frees
+//! at least half as many, so that a batch remains a small part of memory when a small trace
+//! represents a large program.
 //!
 //! A trace has no page tables. Walks here examine the accessed bits of resident pages, grouped into
 //! tables of 512 pages, of any page size, by the address of each page's first reference. Therefore:
@@ -146,8 +146,7 @@ pub struct Generations {
     batch: u64,
     /// Pages that a reclaim should free.
     goal: u64,
-    /// A page's time is the oldest generation at its last eviction, + 1; 0 if never evicted: the
-    /// shadow entry.
+    /// A page's time (its shadow entry) is `min_seq` at its last eviction, + 1; 0 if never evicted.
     pages: PageInfo,
     /// By generation and type. Newest page at the head.
     lists: [[Queue; 2]; GENERATIONS as usize],
@@ -209,7 +208,7 @@ impl Generations {
         self.max_seq - self.min_seq[kind] + 1
     }
 
-    /// Change the oldest generation, with `reset_ctrl_pos`.
+    /// Change the oldest generation, and decay the counts (`reset_ctrl_pos`).
     fn set_min_seq(&mut self, kind: usize, seq: u64) {
         let feedback = &mut self.feedback[kind];
         *feedback = Feedback {

@@ -10,8 +10,6 @@
 //! that is large enough to include it. A reference to a page below the topmost hole, or to a new
 //! page, fills that hole: pages above the hole move down by one, those below stay. The page's old
 //! place, if any, becomes a hole: memories that contained it have their free frame further down.
-//!
-//! CLOCK and Linux's lists are not stack algorithms.
 
 mod front;
 mod live;

@@ -25,7 +25,6 @@ pub struct Live {
 }
 
 impl Live {
-    /// No slots.
     pub fn new() -> Self {
         #[cfg(target_arch = "x86_64")]
         let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt");
