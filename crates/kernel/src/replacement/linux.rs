@@ -242,8 +242,7 @@ impl Replacement for Lists {
             every => setup.share_of(every),
         };
         let updates_each_batch = (1..=whole_batch).contains(&setup.statistics_every);
-        let recent_faults =
-            if setup.share < 1.0 && updates_each_batch { whole_batch } else { 0 };
+        let recent_faults = if setup.share < 1.0 && updates_each_batch { whole_batch } else { 0 };
         Self {
             setup: Setup { frames, statistics_every, ..setup },
             batch: setup.share_of(whole_batch),

@@ -4,9 +4,9 @@
 //! each region (`kdamond_fn`). After each aggregation, neighbours of similar use become one region
 //! (`damon_merge_regions_of`), and regions are split at random places (`damon_split_regions_of`).
 //! Each second, two schemes visit the regions by priority (`damon_hot_score`, `damon_cold_score`), as
-//! far as their quotas allow. One promotes accessed pages of used regions, the other demotes pages of
-//! unused regions that were not accessed. The quota of promotion grows while less of the fast node is
-//! used than its goal, that of demotion while less is free than its goal; otherwise they shrink
+//! far as their quotas allow. One promotes accessed pages of used regions, the other demotes unaccessed
+//! pages of unused regions. The promotion quota grows while the used share of the fast node is below
+//! its goal, the demotion quota while the free share is; otherwise they shrink
 //! (`damon_feed_loop_next_input`).
 
 use nearfar_trace::generate::rng::Rng;
@@ -55,7 +55,7 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     },
 };
 
-/// The score of a quota whose goal is met exactly.
+/// The score of a quota whose goal is met exactly; also the denominator of shares.
 const GOAL: u64 = 10_000;
 /// DAMOS_MAX_SCORE: highest priority of a region.
 const MAX_SCORE: u64 = 99;
@@ -94,7 +94,7 @@ struct Scheme {
 #[derive(Clone, Debug)]
 struct Walk {
     promotes: bool,
-    /// Ranges that are left, the next one last.
+    /// Page ranges not visited yet, the next one last.
     ranges: Vec<(u32, u32)>,
     /// Frames that it may still move.
     left: u64,
@@ -140,8 +140,8 @@ impl Damon {
         }
     }
 
-    /// Count an access to each region whose page was accessed since the last sample, and choose other
-    /// pages.
+    /// Count an access to each region whose sampled page was accessed, and choose the next pages to
+    /// sample.
     fn take_sample(&mut self, mem: &mut dyn Memory) {
         for region in &mut self.regions {
             if mem.mapped(region.sampled) && mem.accessed(region.sampled) {
@@ -226,11 +226,11 @@ impl Damon {
             self.regions.iter().map(|region| (self.hotness(region), region.accesses, *region)).collect();
         regions.sort_by_key(|(hotness, _, region)| (*hotness, region.first));
         for scheme in &mut self.schemes {
-            let (now, goal) = match scheme.promotes {
+            let (share, goal) = match scheme.promotes {
                 true => ((all - free.min(all)) * GOAL / all, self.knobs.used_goal),
                 false => (free * GOAL / all, self.knobs.free_goal),
             };
-            scheme.quota = tuned(scheme.quota, now * GOAL / goal.max(1));
+            scheme.quota = tuned(scheme.quota, share * GOAL / goal.max(1));
             let left = scheme.quota.min(self.knobs.quota.0);
             let wanted = |accesses: u64| (accesses > 0) == scheme.promotes;
             // The last is walked first: the hottest to move up, the coldest to move down.

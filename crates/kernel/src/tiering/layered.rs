@@ -118,7 +118,7 @@ pub struct Started {
 }
 
 /// Create a layered policy: first its base, which uses `rule` for shadows if any hook of the rule is
-/// declared, then the rest with `start`.
+/// declared, then its hooks and threads with `start`.
 ///
 /// # Errors
 /// Those of [`Declared::check`], of the base and of `start`.
@@ -150,17 +150,17 @@ struct Layered {
 }
 
 impl Layered {
-    fn of(&mut self, hook: Hooks) -> &mut dyn Policy {
+    fn handler(&mut self, hook: Hooks) -> &mut dyn Policy {
         if self.defined.any(hook) { &mut *self.hooks } else { &mut *self.base }
     }
 }
 
 impl Policy for Layered {
     fn place(&mut self, mem: &dyn Memory, page: Page, frames: u32) -> NodeId {
-        self.of(Hooks::PLACE).place(mem, page, frames)
+        self.handler(Hooks::PLACE).place(mem, page, frames)
     }
     fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
-        self.of(Hooks::ALLOCATED).allocated(mem, page);
+        self.handler(Hooks::ALLOCATED).allocated(mem, page);
     }
     fn released(&mut self, mem: &mut dyn Memory, page: Page, span: u32) {
         // The base has its own tables of pages, so it is always notified.
@@ -170,16 +170,16 @@ impl Policy for Layered {
         }
     }
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, write: bool) {
-        self.of(Hooks::HINT_FAULT).hint_fault(mem, page, write);
+        self.handler(Hooks::HINT_FAULT).hint_fault(mem, page, write);
     }
     fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
-        self.of(Hooks::WRITE_FAULT).write_fault(mem, page);
+        self.handler(Hooks::WRITE_FAULT).write_fault(mem, page);
     }
     fn sample(&mut self, mem: &mut dyn Memory, page: Page, at: Page, write: bool) {
-        self.of(Hooks::SAMPLE).sample(mem, page, at, write);
+        self.handler(Hooks::SAMPLE).sample(mem, page, at, write);
     }
     fn pressure(&mut self, mem: &mut dyn Memory, node: NodeId, tenant: Tenant) {
-        self.of(Hooks::PRESSURE).pressure(mem, node, tenant);
+        self.handler(Hooks::PRESSURE).pressure(mem, node, tenant);
     }
     fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
         if !self.threads.contains(&thread.index()) {
@@ -188,7 +188,7 @@ impl Policy for Layered {
         if self.defined.any(Hooks::WORK) { self.hooks.work(mem, thread) } else { Next::Idle }
     }
     fn foresee(&mut self, mem: &mut dyn Memory, counts: &[u32]) {
-        self.of(Hooks::FORESEE).foresee(mem, counts);
+        self.handler(Hooks::FORESEE).foresee(mem, counts);
     }
 }
 

@@ -60,7 +60,7 @@ impl Lists {
         self.links.prefetch(page.number());
     }
 
-    /// Prefetch its neighbours, once its entry is cached.
+    /// Prefetch the list neighbours of a page whose entry is cached.
     pub fn prefetch_neighbours(&self, page: Page) {
         self.links.prefetch_neighbours(page.number());
     }
@@ -113,14 +113,14 @@ impl Lists {
         true
     }
 
-    /// Forget a page of `span` frames altogether.
+    /// Forget a page of `span` frames: its list, flags and queued activation.
     pub fn forget(&mut self, page: Page, span: u32) {
         self.remove(page, span);
         self.links[page.number()] = 0;
         self.batch.retain(|(queued, _)| *queued != page);
     }
 
-    /// Move a page to the young end of a list of the node it is listed on.
+    /// Move a page to the young end of a list of its node, if it is on a list.
     pub fn relist(&mut self, page: Page, span: u32, active: bool) {
         if let Some(node) = self.listed(page) {
             self.remove(page, span);

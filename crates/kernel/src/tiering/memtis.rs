@@ -13,8 +13,7 @@
 //! is room for (`promotion_available`). The program's memory limit on a node is the node's size. Huge pages
 //! whose accesses are skewed are split ([`split`]).
 //!
-//! One in hundreds of accesses is sampled, so it takes seconds until a page is sampled; if operations
-//! access 4 KiB each, most pages never are.
+//! One in hundreds of accesses is sampled, so the first sample of a page takes seconds.
 
 use std::ops::Range;
 
@@ -138,7 +137,7 @@ pub struct Memtis {
     used: u64,
     /// Whether an allocation found the fast node nearly full.
     pressed: bool,
-    /// How often inactive pages may have become colder than [`Self::warm`].
+    /// Number of events after which an inactive page may be colder than [`Self::warm`].
     cooler: u64,
     /// [`Self::cooler`] at the last scan of the fast node that found no page to demote. The next scan
     /// would find none either, and leave the list as it is.
@@ -213,7 +212,7 @@ impl Memtis {
         let (lowest, hot_frames) = fitting(&self.counts.bins, room);
         let least = (self.knobs.least_threshold as usize).min(BINS - 1);
         let (lowest, before) = (lowest.max(least), self.threshold);
-        // Not all pages are in the histogram yet after counts were halved.
+        // After counts were halved, not all pages are in the histogram yet: lower the threshold slowly.
         if self.cooled {
             if lowest < self.threshold && self.threshold > 1 {
                 self.threshold -= 1;

@@ -70,7 +70,7 @@ impl PageSet {
         true
     }
 
-    /// The member of the lowest number.
+    /// The member with the lowest number.
     pub fn first(&self) -> Option<Page> {
         let top = self.levels[2].iter().position(|word| *word != 0)?;
         let upper = top * 64 + self.levels[2].get(top)?.trailing_zeros() as usize;
