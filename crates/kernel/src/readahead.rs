@@ -65,6 +65,7 @@ impl Window {
         self.start + self.pages - self.ahead
     }
 
+    /// `get_next_ra_size`.
     fn next_pages(pages: u64) -> u64 {
         if pages < MAX / 16 { 4 * pages } else { (2 * pages).min(MAX) }
     }

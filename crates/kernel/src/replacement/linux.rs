@@ -22,9 +22,9 @@
 //! * After each priority, 32 more pages of the anonymous active tail are scanned if the anonymous
 //!   inactive list is low (`inactive_is_low`: inactive x max(1, sqrt(10 x both lists in GiB)) < active).
 //!
-//! Evictions and activations of both types advance one clock (`nonresident_age`). An evicted page
-//! records the time. If it returns before more ticks have passed than there are pages in the other
-//! three lists, it enters its active list directly (`workingset_refault`).
+//! Each eviction and activation of either type is a tick of one clock (`nonresident_age`). An evicted
+//! page records the time. If it is loaded again within as many ticks as all lists but its own inactive
+//! one have pages, it enters its active list directly (`workingset_refault`).
 //!
 //! # Statistics
 //!
@@ -41,7 +41,7 @@
 //!
 //! * With swappiness 0, only file pages are scanned. If there are none, the kernel kills the
 //!   program; here, anonymous pages are scanned.
-//! * At priority 0, all pages of all lists are scanned.
+//! * At priority 0, all lists are scanned whole.
 //! * Only file pages are scanned if 1 / 2^k of their inactive list is at least one page, the list is
 //!   not low, and no file page was activated at refault since the last reclaim (`cache_trim_mode`).
 //! * Otherwise anonymous pages have weight swappiness / (anonymous cost + total cost), file pages
@@ -63,8 +63,8 @@
 //! considers activations of the sample's last 32 faults: between two reclaims the whole memory has
 //! 32 faults, the sample perhaps one.
 //!
-//! Not modelled, because a trace does not contain it: kswapd and watermarks, concurrent reclaim,
-//! huge pages, read-ahead of swap and files. Differences for files:
+//! Not modelled: kswapd and watermarks, concurrent reclaim, huge pages, read-ahead of swap and files.
+//! Differences for files:
 //!
 //! * System calls count as references, like accesses to mapped pages. The kernel counts calls
 //!   (`folio_mark_accessed`): a page read once is evicted at the first scan, here at the second; a

@@ -53,12 +53,12 @@
 //!   In the kernel, the number of calls selects its tier.
 //!
 //! Compared with a running kernel, for anonymous pages, in `bench/cases/mglru_guest.py`. Not
-//! modelled, because a trace does not contain it: kswapd and watermarks, concurrent reclaim,
-//! several control groups, huge pages, read-ahead, `MADV_RANDOM` and `MADV_SEQUENTIAL` (such pages
-//! enter an old generation), `min_ttl_ms`, write-back of files, and the delay of up to 30 pages
-//! found by `lru_gen_look_around` until the next reclaim. Do not use it for aarch64 processors
-//! without hardware accessed bits (the kernel does not walk there), nor for kernels after 6.13,
-//! which age whenever three generations are left.
+//! modelled: kswapd and watermarks, concurrent reclaim, several control groups, huge pages,
+//! read-ahead, `MADV_RANDOM` and `MADV_SEQUENTIAL` (such pages enter an old generation),
+//! `min_ttl_ms`, write-back of files, and the delay of up to 30 pages found by
+//! `lru_gen_look_around` until the next reclaim. Do not use it for aarch64 processors without
+//! hardware accessed bits (the kernel does not walk there), nor for kernels after 6.13, which age
+//! whenever three generations are left.
 
 mod evict;
 mod walk;

@@ -73,7 +73,7 @@ pub trait Memory {
     fn scan(&mut self, first: u64, rules: &Rules);
 }
 
-/// Maximum scans after a long pause of the program: far more than can change anything.
+/// Maximum scans after a long pause of the program; more would find nothing to merge.
 const MAX_SCANS: f64 = 1e5;
 
 /// The thread: its rules and position.

@@ -134,16 +134,16 @@ fn shrink(memory: &mut impl Memory, priority: u32) {
         return;
     }
     let deferred = memory.lists().deferred;
-    let more = (freeable >> priority) * 2;
-    let wanted = ((deferred >> priority) + more).min(2 * freeable);
-    let mut scan = wanted;
+    let delta = (freeable >> priority) * 2;
+    let total = ((deferred >> priority) + delta).min(2 * freeable);
+    let mut scan = total;
     while scan >= SHRINK_BATCH || scan >= freeable {
         let batch = scan.min(SHRINK_BATCH);
         (0..batch).for_each(|_| memory.split_next());
         scan -= batch;
     }
-    let left = (deferred + more).saturating_sub(wanted - scan);
-    memory.lists().deferred = left.min(2 * freeable);
+    let next_deferred = (deferred + delta).saturating_sub(total - scan);
+    memory.lists().deferred = next_deferred.min(2 * freeable);
 }
 
 #[cfg(test)]

@@ -212,9 +212,9 @@ impl Damon {
     fn hotness(&self, region: &Region) -> u64 {
         let frequency = region.accesses * 100 / self.knobs.aggregation.max(1);
         let interval = self.knobs.sample_interval.ps() * self.knobs.aggregation;
-        // The kernel counts seconds, the default interval of the schemes.
-        let seconds = region.age * interval / self.knobs.apply_interval.ps().max(1);
-        let log = u64::from(seconds.checked_ilog2().map_or(0, |log| log + 1)).min(MAX_AGE_LOG);
+        // In intervals of the schemes: the kernel's seconds, by default.
+        let intervals = region.age * interval / self.knobs.apply_interval.ps().max(1);
+        let log = u64::from(intervals.checked_ilog2().map_or(0, |log| log + 1)).min(MAX_AGE_LOG);
         let age = if frequency == 0 { MAX_AGE_LOG - log } else { MAX_AGE_LOG + log };
         ((frequency.min(100) + age * 100 / MAX_AGE_LOG / 2) / 2).min(MAX_SCORE)
     }

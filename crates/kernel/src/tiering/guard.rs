@@ -133,7 +133,8 @@ pub fn make(
     Ok((Box::new(Guarded { base, state }), wakes))
 }
 
-/// The memory as the guarded policy sees it.
+/// The memory as the guarded policy sees it. While migration is stopped, promotion fails as on a full
+/// node, and arming as on a pinned page.
 struct GuardedMemory<'a> {
     mem: &'a mut dyn Memory,
     state: &'a mut State,

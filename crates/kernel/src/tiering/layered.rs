@@ -46,7 +46,7 @@ impl Hooks {
     /// The hooks of [`ShadowRule`], which NOMAD calls.
     pub const RULE: Hooks =
         Hooks(Self::KEEP_SHADOW.0 | Self::PROMOTED.0 | Self::WRITTEN.0 | Self::DEMOTING.0);
-    /// The hooks of [`Policy`].
+    /// The hooks of [`Policy`]: all before `keep_shadow`.
     pub const POLICY: Hooks = Hooks(Self::KEEP_SHADOW.0 - 1);
 
     /// The hooks for whose names `defined` returns true.

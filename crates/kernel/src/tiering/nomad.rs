@@ -238,6 +238,7 @@ impl<R: ShadowRule> Nomad<R> {
                 continue;
             }
             if mem.free(NodeId::FAST) < min + span {
+                // Out of memory: the kernel gives up the whole run.
                 self.promote.give_up_run(page);
                 self.reclaim.wake(mem);
                 continue;

@@ -152,7 +152,7 @@ impl Reclaim {
     }
 
     /// Whether kswapd has something to do on a node.
-    pub fn short(&self, mem: &dyn Memory, node: NodeId) -> bool {
+    pub fn is_short(&self, mem: &dyn Memory, node: NodeId) -> bool {
         mem.free(node) < self.target(mem, node)
     }
 
@@ -196,7 +196,7 @@ impl Reclaim {
     pub fn kswapd(&mut self, mem: &mut dyn Memory, how: &mut dyn Demotion) -> Next {
         let nodes = mem.nodes();
         for node in NodeId::all(nodes) {
-            if !self.short(mem, node) {
+            if !self.is_short(mem, node) {
                 continue;
             }
             let next = match node.slower(nodes) {
@@ -215,7 +215,7 @@ impl Reclaim {
     pub fn wake_if_short(&self, mem: &mut dyn Memory) {
         let below = |node: NodeId| match node.slower(mem.nodes()) {
             Some(_) => mem.free(node) < self.marks(node).wake,
-            None => self.short(mem, node),
+            None => self.is_short(mem, node),
         };
         if NodeId::all(mem.nodes()).any(below) {
             self.wake(mem);
