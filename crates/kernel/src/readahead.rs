@@ -100,7 +100,6 @@ impl Readahead {
         self.files.entry(file).or_default().cached.entry(page).or_default();
     }
 
-    /// A page is accessed.
     pub fn access(&mut self, file: u32, page: u64, access: Access) -> Fetch {
         let known = self.files.entry(file).or_default();
         let is_cached = known.cached.contains_key(&page);

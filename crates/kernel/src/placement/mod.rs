@@ -153,7 +153,6 @@ impl Registry for Modes {
     }
 }
 
-/// The mode of this name.
 pub fn mode(name: &str) -> Option<&'static dyn Mode> {
     MODES.iter().copied().find(|mode| mode.name() == name)
 }

@@ -10,13 +10,11 @@ use nearfar_hardware::table::on_huge_pages;
 
 use super::{AccessBits, Replacement, Setup};
 
-/// One line for lists of policies.
 pub const WHAT: &str = "second chance with one hand, as in papers 000 and 001";
 
 /// Maximum number of frames whose ring is allocated at the start.
 const MAX_RESERVED: u64 = 1 << 24;
 
-/// CLOCK over a ring of frames.
 #[derive(Clone, Debug)]
 pub struct Clock {
     frames: u64,

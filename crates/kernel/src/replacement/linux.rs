@@ -87,7 +87,6 @@ use std::slice::Iter;
 use super::queue::{PageInfo, Queue};
 use super::{AccessBits, Replacement, Setup};
 
-/// One line for lists of policies.
 pub const WHAT: &str =
     "Linux's active and inactive lists of file and anonymous pages, with refault activation";
 

@@ -73,7 +73,6 @@ use super::page_tables::PageTables;
 use super::queue::{PageInfo, Queue};
 use super::{AccessBits, Replacement, Setup};
 
-/// One line for lists of policies.
 pub const WHAT: &str = "Linux's multi-generational LRU (lru_gen), as in 6.12 on x86-64";
 
 /// `MAX_NR_GENS`.

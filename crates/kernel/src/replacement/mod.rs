@@ -176,7 +176,6 @@ impl nearfar_schema::Registry for Replacements {
     }
 }
 
-/// Find a policy by name.
 pub fn find(name: &str) -> Option<PolicyEntry> {
     REPLACEMENTS.iter().find(|policy| policy.name == name).copied()
 }

@@ -33,7 +33,6 @@ struct Part {
     pages: [u32; 1 << PART],
 }
 
-/// All page tables.
 #[derive(Clone, Debug, Default)]
 pub struct PageTables {
     /// By page: index of the table << [`TABLE`] | place in it, and [`LOADED`].
@@ -44,7 +43,6 @@ pub struct PageTables {
 }
 
 impl PageTables {
-    /// Index of a page's table.
     #[inline]
     pub fn table(&self, page: u32) -> u32 {
         (self.place_of(page) >> TABLE) as u32
@@ -55,7 +53,6 @@ impl PageTables {
         self.places[page as usize] & !LOADED
     }
 
-    /// Number of tables.
     #[inline]
     pub fn count(&self) -> usize {
         self.tables.len()
@@ -67,7 +64,6 @@ impl PageTables {
         self.tables[table as usize].loaded
     }
 
-    /// Prefetch a page's place.
     #[inline]
     pub fn prefetch(&self, page: u32) {
         prefetch(&self.places, page as usize);

@@ -28,7 +28,6 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Number of pages.
     #[inline]
     pub fn len(&self) -> u64 {
         (self.pages.len() - self.tombstones) as u64
@@ -105,13 +104,11 @@ impl PageInfo {
         grow(&mut self.nodes, count, Node::default());
     }
 
-    /// Number of entries.
     #[inline]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Prefetch the page's metadata.
     #[inline]
     pub fn prefetch(&self, page: u32) {
         prefetch(&self.nodes, page as usize);

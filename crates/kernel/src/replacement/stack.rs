@@ -20,7 +20,6 @@ use front::{FRONT, Front, HOLE};
 use live::{LINE, Live};
 use nearfar_hardware::table::prefetch;
 
-/// One line for lists of policies.
 pub const WHAT: &str = "exact least recently used";
 
 const NEW: u32 = u32::MAX;
@@ -135,7 +134,6 @@ impl StackDistance {
         stack
     }
 
-    /// Prefetch the state of `page`.
     #[inline]
     pub fn prefetch(&self, page: u32) {
         prefetch(&self.pages, page as usize);

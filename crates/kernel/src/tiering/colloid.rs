@@ -48,7 +48,6 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     },
 };
 
-/// Colloid: NUMA balancing, and a monitor of latencies.
 #[derive(Debug)]
 pub struct Colloid {
     autonuma: Autonuma,

@@ -161,7 +161,6 @@ impl Damon {
         }
     }
 
-    /// Merge neighbouring regions of similar use.
     fn merge(&mut self) {
         let max = self.regions.iter().map(|region| region.accesses).max().unwrap_or(0);
         let total: u64 = self.regions.iter().map(Region::pages).sum();

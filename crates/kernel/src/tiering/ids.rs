@@ -36,7 +36,6 @@ impl Page {
 pub struct NodeId(u8);
 
 impl NodeId {
-    /// The fastest node.
     pub const FAST: NodeId = NodeId(0);
 
     pub const fn new(number: u8) -> Self {

@@ -60,18 +60,15 @@ impl Hooks {
         self.0 & others.0 != 0
     }
 
-    /// Names of the hooks in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let named = Self::NAMES.iter().enumerate();
         named.filter(move |(bit, _)| self.0 & 1 << bit != 0).map(|(_, name)| *name)
     }
 
-    /// The set as a bit mask.
     pub const fn bits(self) -> u16 {
         self.0
     }
 
-    /// The set of a bit mask.
     pub const fn of_bits(bits: u16) -> Self {
         Self(bits)
     }

@@ -55,7 +55,6 @@ impl Lists {
         self.lists[usize::from(node) * 2 + usize::from(active)].pages.oldest().map(Page::new)
     }
 
-    /// Prefetch the entry of a page.
     pub fn prefetch(&self, page: Page) {
         self.links.prefetch(page.number());
     }
@@ -70,7 +69,6 @@ impl Lists {
         self.links.newer(page.number()).map(Page::new)
     }
 
-    /// Whether the page is on an active list.
     pub fn is_active(&self, page: Page) -> bool {
         self.links[page.number()] & ACTIVE != 0
     }
@@ -80,7 +78,6 @@ impl Lists {
         self.links[page.number()] & REFERENCED != 0
     }
 
-    /// Set or clear PG_referenced.
     pub fn set_referenced(&mut self, page: Page, on: bool) {
         let flags = &mut self.links[page.number()];
         *flags = *flags & !REFERENCED | if on { REFERENCED } else { 0 };

@@ -31,7 +31,6 @@ impl PageSet {
             .is_some_and(|word| word >> (page.index() % 64) & 1 == 1)
     }
 
-    /// Prefetch the membership of `page`.
     pub fn prefetch(&self, page: Page) {
         prefetch(&self.levels[0], page.index() / 64);
     }

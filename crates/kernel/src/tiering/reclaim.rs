@@ -138,7 +138,6 @@ impl Reclaim {
             .map_or_else(|| self.lists.is_active(page), |all| all.is_active(page))
     }
 
-    /// The watermarks of a node.
     pub fn marks(&self, node: NodeId) -> Watermarks {
         self.marks[node.index()]
     }

@@ -41,7 +41,6 @@ knobs! {
 /// Minimum time of the program between two scans, in durations of a scan (`task_numa_work`).
 const OTHER_WORK: u64 = 32;
 
-/// The scanner.
 #[derive(Debug)]
 pub struct Scanner {
     knobs: ScanKnobs,
@@ -102,7 +101,6 @@ impl Scanner {
         Ok((scanner, (thread, first)))
     }
 
-    /// Arm pages of the fast node too.
     pub fn arm_all_nodes(&mut self) {
         self.all_nodes = true;
     }

@@ -62,7 +62,6 @@ impl Live {
         }
     }
 
-    /// Whether `slot` is live.
     pub fn has(&self, slot: usize) -> bool {
         self.bits[slot / LINE][slot % LINE / 64] >> (slot % 64) & 1 == 1
     }

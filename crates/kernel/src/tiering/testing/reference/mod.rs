@@ -166,7 +166,6 @@ impl ReferenceMemory {
         Ok(policy)
     }
 
-    /// The program's clock.
     pub fn clock(&self) -> Time {
         self.clock
     }
