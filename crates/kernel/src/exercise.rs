@@ -1,7 +1,5 @@
-//! Parsers of user text as entry points of the fuzz targets (`fuzz/`) and of the tests that replay
-//! their corpus.
-//!
-//! The functions panic if a parser panics or returns an error that is not one line.
+//! Entry points of the fuzz targets (`fuzz/`) and of the tests that replay their corpora. They parse
+//! user text and panic if a parser panics or returns an error that is not one line.
 
 use std::str::FromStr;
 
@@ -13,7 +11,7 @@ use crate::tiering::{Settings, check};
 use crate::{epf, replacement};
 
 /// Check the knobs of a tiering policy: its name on the first line of `text`, `knob=value` on the
-/// others. Returns whether they are valid.
+/// others. Returns whether they are valid at full scale and at 1/64.
 pub fn knobs(text: &str) -> bool {
     let mut lines = text.lines();
     let name = lines.next().unwrap_or_default();
@@ -27,15 +25,14 @@ pub fn knobs(text: &str) -> bool {
 
 /// Parse `text` as each notation of the command line. Returns whether any accepts it.
 pub fn words(text: &str) -> bool {
-    // Wrapped in an error, as by parsers of files.
-    let unit =
+    let accepts =
         |read: Result<(), String>| one_line(read.map_err(|what| Error::input("text", what, "")));
     [
-        unit(Size::parse(text).map(drop)),
-        unit(Time::parse(text).map(drop)),
-        unit(Bandwidth::parse(text).map(drop)),
-        unit(TlbSpec::from_str(text).map(drop)),
-        unit(epf::parse(text).map(drop)),
+        accepts(Size::parse(text).map(drop)),
+        accepts(Time::parse(text).map(drop)),
+        accepts(Bandwidth::parse(text).map(drop)),
+        accepts(TlbSpec::from_str(text).map(drop)),
+        accepts(epf::parse(text).map(drop)),
         replacement::find(text).is_some(),
     ]
     .contains(&true)

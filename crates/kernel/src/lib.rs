@@ -1,7 +1,7 @@
 //! Policies of the kernel: page replacement, read-ahead, huge pages, tiering, placement on memory nodes,
 //! embedded page faults.
 //!
-//! This crate has no times: costs belong to `nearfar-hardware`, their sums to `nearfar-study`.
+//! Costs in time are in `nearfar-hardware`; `nearfar-study` sums them.
 
 pub mod epf;
 pub mod exercise;

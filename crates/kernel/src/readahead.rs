@@ -17,9 +17,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Pages of the largest window.
 const MAX: u64 = 32;
-/// Pages of a first window, of a call that reads one page.
+/// `get_init_ra_size`: pages of a stream's first window if a call reads one page.
 const FIRST: u64 = 4;
-/// Misses of a mapping, less its hits, above which single pages are read.
+/// `MMAP_LOTSAMISS`: misses of a mapping, less its hits, above which single pages are read.
 const MANY_MISSES: u32 = 100;
 /// Maximum count of misses less hits.
 const MAX_MISSES: u32 = 10 * MANY_MISSES;
@@ -38,7 +38,6 @@ pub enum Access {
 pub struct Request {
     /// Identifies the request.
     pub number: u32,
-    /// Pages read.
     pub pages: u32,
     /// Whether it starts where the previous request for the file ended.
     pub follows: bool,
@@ -57,7 +56,7 @@ pub struct Fetch {
 struct Window {
     start: u64,
     pages: u64,
-    /// Pages from the marked one to the end.
+    /// `async_size`: pages from the marked page to the end of the window.
     ahead: u64,
 }
 
@@ -66,6 +65,7 @@ impl Window {
         self.start + self.pages - self.ahead
     }
 
+    /// `get_next_ra_size`.
     fn next_pages(pages: u64) -> u64 {
         if pages < MAX / 16 { 4 * pages } else { (2 * pages).min(MAX) }
     }
@@ -100,7 +100,6 @@ impl Readahead {
         self.files.entry(file).or_default().cached.entry(page).or_default();
     }
 
-    /// A page is accessed.
     pub fn access(&mut self, file: u32, page: u64, access: Access) -> Fetch {
         let known = self.files.entry(file).or_default();
         let is_cached = known.cached.contains_key(&page);
@@ -139,7 +138,7 @@ impl File {
         if !self.marks.remove(&page) {
             return None;
         }
-        let (window, wanted) = match access {
+        let (window, requested) = match access {
             Access::Call => (&mut self.call, 1),
             Access::Mapped => (&mut self.mapped, MAX),
         };
@@ -149,7 +148,7 @@ impl File {
         } else {
             // The mark of another stream: its window ends at the first page that is not cached.
             let ahead = (1..=MAX).find(|ahead| !self.cached.contains_key(&(page + ahead)))?;
-            let pages = Window::next_pages(ahead + wanted);
+            let pages = Window::next_pages(ahead + requested);
             *window = Window { start: page + ahead, pages, ahead: pages };
         }
         Some(*window)
@@ -166,6 +165,7 @@ impl File {
             // A random read leaves the window of a stream in the same file unchanged.
             return Window { start: page, pages: 1, ahead: 0 };
         }
+        // Cached from the start of the file: probably a read of the whole file.
         let cached = if history == page { 2 * history } else { history };
         self.call = Window { start: page, pages: (cached + 1).min(MAX), ahead: 1 };
         self.call
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn random_calls_and_after_100_misses_random_faults_read_single_pages() {
+    fn random_calls_and_faults_after_100_misses_read_single_pages() {
         let far = |count: u64| (1..=count).map(|at| at * 1000);
         assert!(run(far(50), Access::Call).iter().all(|fetch| fetch.0 == 1));
         let pages: Vec<u32> = run(far(150), Access::Mapped).iter().map(|fetch| fetch.0).collect();
@@ -274,7 +274,7 @@ mod tests {
         // All 6 pages before page 6 are cached, so the window has 2 x 6 + 1 pages.
         let next = files.access(3, 6, Access::Call);
         assert_eq!(next.submitted.map(|request| request.pages), Some(13));
-        // Each file has its own state.
+        // Writes to file 3 do not affect file 4.
         assert_eq!(
             files.access(4, 2, Access::Call).submitted.map(|request| request.pages),
             Some(1)
@@ -288,7 +288,7 @@ mod tests {
         for page in (0..40).chain([500, 40]) {
             follows.extend(files.access(0, page, Access::Call).submitted.map(|r| r.follows));
         }
-        // By accesses to pages 0, 1, 4, 12, 28 and 500.
+        // Requests submitted by accesses to pages 0, 1, 4, 12, 28 and 500.
         assert_eq!(follows, [false, true, true, true, true, false]);
     }
 }

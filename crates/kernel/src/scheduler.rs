@@ -56,7 +56,7 @@ impl RunQueue {
 /// `place_entity`).
 #[derive(Debug, Default)]
 pub struct Fairness {
-    /// Nanoseconds by thread. Time asleep beyond [`CREDIT`] counts as run time.
+    /// Run time by thread, nanoseconds. Sleep beyond [`CREDIT`] counts as run time.
     ran: Vec<u64>,
 }
 
@@ -78,7 +78,8 @@ impl Fairness {
         self.ran.get(thread as usize).copied().unwrap_or(0)
     }
 
-    /// Whether `woken` preempts `running`, which has run for `since` nanoseconds.
+    /// Whether `woken` preempts `running`, whose current run of `since` nanoseconds is not added yet.
+    /// `granularity`: the wake-up granularity, nanoseconds.
     pub fn preempts(&self, woken: u32, running: u32, since: u64, granularity: u64) -> bool {
         self.of(woken).saturating_add(granularity) < self.of(running) + since
     }
@@ -136,8 +137,7 @@ mod tests {
             }
         }
 
-        /// Thread 0 always runs, thread 1 sleeps. A woken thread preempts while its run time plus the
-        /// granularity is less than thread 0's run time, and its credit is bounded.
+        /// Thread 0 always runs, thread 1 sleeps.
         #[test]
         fn sleepers_preempt_while_they_have_run_less(granularity in 1u64..1000, ran in 0u64..10_000) {
             let mut fairness = Fairness::default();
@@ -152,7 +152,7 @@ mod tests {
         }
 
         #[test]
-        fn timers_fire_on_the_grid_and_never_early(
+        fn timers_fire_at_multiples_of_the_granularity_and_never_early(
             now in 0u64..1 << 50,
             time in 0u64..1 << 40,
             granularity in 0u64..1 << 20,

@@ -1,9 +1,8 @@
 //! Embedded page faults (paper 002, section 2.3): faults while a DRAM-interface SSD moves a page
 //! from its flash to its DRAM.
 //!
-//! One file per policy. A policy decides whether the fault is passed to the kernel as an exception;
-//! the kernel then puts the thread to sleep for the predicted time, unless the thread must not
-//! sleep. For other faults the core waits. Thresholds are set by the user.
+//! A policy, one file each, decides whether a fault goes to the kernel, which puts the thread to
+//! sleep for the predicted time. Otherwise the core waits for the device.
 
 use nearfar_schema::{Entry, Given, Value};
 
@@ -11,16 +10,16 @@ pub mod all;
 pub mod none;
 pub mod smart;
 
-/// An embedded page fault as the memory management unit sees it.
+/// An embedded page fault (EPF).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Time predicted by the device, nanoseconds.
+    /// Duration predicted by the device, nanoseconds.
     pub predicted_ns: u64,
 }
 
 /// A policy for embedded page faults.
 pub trait Epf: Send + Sync {
-    /// Whether the fault is passed to the kernel.
+    /// Whether the fault goes to the kernel.
     fn pass(&self, fault: &Fault) -> bool;
 }
 
@@ -106,7 +105,6 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// A threshold of 0 equals `all`, an unreachable one `none`.
         #[test]
         fn extreme_thresholds_equal_all_and_none(predicted_ns in 0u64..1_000_000_000_000, at in 0u64..2_000_000) {
             let fault = Fault { predicted_ns };

@@ -6,7 +6,7 @@ use nearfar_hardware::units::Time;
 use super::{Epf, Fault, PolicyEntry};
 
 pub struct Smart {
-    /// Minimum predicted time of faults that are passed, picoseconds.
+    /// Minimum predicted time of faults that go to the kernel, picoseconds.
     threshold_ps: u128,
 }
 
@@ -21,7 +21,7 @@ pub(super) const POLICY: PolicyEntry = PolicyEntry {
     usage: "smart:50us",
     what: "faults predicted to take at least this time go to the kernel",
     make: |argument| {
-        // Remove the example: the caller appends one.
+        // Without the example of `Time::parse`: `super::parse` appends the policy's own.
         let threshold = Time::parse(argument.unwrap_or(""))
             .map_err(|what| what.split("; write").next().unwrap_or_default().to_owned())?;
         Ok(Box::new(Smart { threshold_ps: u128::from(threshold.ps()) }))

@@ -2,8 +2,8 @@
 //! alike. DRAM first, near before far; then persistent memory, interleaved over the modules of a
 //! socket, the own socket before the other.
 //!
-//! The paper does not say where the page structures of persistent memory are. They are counted in
-//! the nearest DRAM, where Linux puts those of hot-added memory.
+//! Assumption: the page structures of persistent memory are in the nearest DRAM, as Linux places
+//! those of hot-added memory.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::machine::NodeKind;

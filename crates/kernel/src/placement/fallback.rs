@@ -1,34 +1,34 @@
 //! The order in which Linux tries nodes when the preferred one is full (`build_zonelists` and
 //! `find_next_best_node` of mm/page_alloc.c, Linux 5.18 and later).
 
-/// Additional distance of a node with cores.
+/// `PENALTY_FOR_NODE_WITH_CPUS`: additional distance of a node with cores.
 const CPU_PENALTY: u64 = 1;
 /// Larger than any load, so that load only decides between equal distances.
 const MAX_NODES: u64 = 1024;
 
-/// The fallback order of every node, by node number: nodes of `shown` (those with memory) from near
-/// to far. Ties go to nodes numbered above the starting node, then to nodes with a lower load: the
-/// number of earlier orders with the node first at its distance. This spreads allocations.
+/// The fallback order of every node, by node number: the nodes `with_memory` from near to far. Ties
+/// go to nodes numbered above the starting node, then to nodes with a lower load: the number of
+/// earlier orders with the node first at its distance.
 ///
-/// The `cores` of the nodes count only if memory was `added` to the running system: Linux then
-/// rebuilds the orders, which at boot are built before any processor is counted.
+/// `cores` count only with `hot_added` memory: Linux then rebuilds the orders. At boot it builds them
+/// before it counts processors.
 pub fn fallback_orders(
     distances: &[Vec<u64>],
     cores: &[u64],
-    shown: &[usize],
-    added: bool,
+    with_memory: &[usize],
+    hot_added: bool,
 ) -> Vec<Vec<usize>> {
     let count = distances.len();
     let mut load = vec![0u64; count];
     (0..count)
         .map(|from| {
-            let mut left: Vec<usize> = shown.to_vec();
+            let mut left: Vec<usize> = with_memory.to_vec();
             let mut order: Vec<usize> = Vec::with_capacity(left.len());
             let mut previous = from;
             while !left.is_empty() {
                 let cost = |node: usize| {
                     let mut cost = distances[from][node] + u64::from(node < from);
-                    if added && cores[node] > 0 {
+                    if hot_added && cores[node] > 0 {
                         cost += CPU_PENALTY;
                     }
                     cost * MAX_NODES + load[node]

@@ -1,7 +1,6 @@
 //! KMEM DAX: persistent or CXL memory added to the running system as nodes without cores, in
-//! ZONE_MOVABLE, as `daxctl reconfigure-device --mode=system-ram` does. Programs use it when the
-//! DRAM before it in the fallback order is full, or when they are bound to it (`nodes`: `numactl
-//! --membind`); the kernel's own pages are never in it.
+//! ZONE_MOVABLE, as `daxctl reconfigure-device --mode=system-ram` does. It takes pages of programs,
+//! in fallback order or bound to its nodes (`numactl --membind`), and none of the kernel.
 
 use super::Mode;
 

@@ -1,5 +1,5 @@
-//! Memory mode: DRAM is a direct-mapped cache of the persistent memory behind the same controller,
-//! invisible to the kernel, which sees the persistent memory's size on the DRAM's node numbers.
+//! Memory mode: DRAM is a direct-mapped cache of the persistent memory behind the same controller.
+//! The kernel sees nodes with the DRAM's numbers and the persistent memory's sizes.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::machine::NodeKind;

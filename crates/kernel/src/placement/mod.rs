@@ -1,7 +1,6 @@
 //! Placement: the memory nodes that the kernel sees, and the order in which it allocates from them.
 //!
-//! One file per mode. Pages are placed in extents, so the time does not depend on the number of
-//! pages; the result equals placement page by page.
+//! One file per mode. Pages are placed in extents; the result equals placement page by page.
 
 mod alius;
 mod fallback;
@@ -27,7 +26,7 @@ pub use weighted_interleave::bandwidth_weights;
 /// Bytes of the page structure of one page (`struct page` on 64-bit Linux).
 const PAGE_STRUCT: u64 = 64;
 
-/// A memory node of the kernel.
+/// A memory node as the kernel sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// The kernel's node number, an index of the topology's nodes.
@@ -53,7 +52,7 @@ nearfar_schema::choices! {
 }
 
 impl Allocator {
-    /// Additional pages for the allocator's tables, which have 8 bytes per page each.
+    /// Pages of the allocator's tables for `pages` pages: 8 bytes per page in each table.
     pub fn overhead(self, pages: u64) -> u64 {
         let tables = if self == Allocator::Vmalloc { 2 } else { 1 };
         tables * (8 * pages).div_ceil(PAGE)
@@ -154,7 +153,6 @@ impl Registry for Modes {
     }
 }
 
-/// The mode of this name.
 pub fn mode(name: &str) -> Option<&'static dyn Mode> {
     MODES.iter().copied().find(|mode| mode.name() == name)
 }
@@ -272,7 +270,7 @@ pub fn place(
     placement
 }
 
-/// Whether `allocator` may take pages of `memory` at all.
+/// Whether `allocator` may take pages of `memory`.
 pub fn may_use(memory: &Memory, allocator: Allocator) -> bool {
     !(memory.movable && allocator == Allocator::Vmalloc)
 }
@@ -318,11 +316,11 @@ fn flat(topology: &Topology, movable: bool, passes: impl Fn(NodeKind) -> bool) -
 
 /// Indices of `memories` in the kernel's fallback order of `node`.
 fn route(topology: &Topology, memories: &[Memory], node: usize) -> Vec<usize> {
-    let shown: Vec<usize> = memories.iter().map(|memory| memory.node).collect();
-    let added = memories.iter().any(|memory| memory.movable);
-    let orders = fallback_orders(&topology.distances, &topology.cpus, &shown, added);
+    let nodes: Vec<usize> = memories.iter().map(|memory| memory.node).collect();
+    let hot_added = memories.iter().any(|memory| memory.movable);
+    let orders = fallback_orders(&topology.distances, &topology.cpus, &nodes, hot_added);
     let order = orders.get(node).map_or(&[][..], Vec::as_slice);
-    order.iter().filter_map(|n| shown.iter().position(|other| other == n)).collect()
+    order.iter().filter_map(|n| nodes.iter().position(|other| other == n)).collect()
 }
 
 /// Indices of the memories whose nodes a policy names; all if it names none.

@@ -14,8 +14,8 @@ fn topology(name: &str) -> Topology {
 
 #[test]
 fn fallback_orders_equal_the_kernels() {
-    // Orders of Linux 6.1 and 6.12. The last argument, true: memory was added after boot, so nodes with
-    // cores are farther. Nodes 4 to 7 are far memory; 0, 1, 4 and 5 are on one socket.
+    // Orders of Linux 6.1 and 6.12 with hot-added memory in nodes 4 to 7. Nodes 0, 1, 4 and 5 are on
+    // one socket.
     let distances = |far: u64| {
         let distance = |a: usize, b: usize| match (a / 2 % 2 == b / 2 % 2, a == b) {
             (_, true) => 10,
@@ -31,7 +31,7 @@ fn fallback_orders_equal_the_kernels() {
     let all: Vec<usize> = (0..8).collect();
     assert_eq!(fallback_orders(&distances(17), &cores, &all, true)[0], [0, 1, 4, 5, 2, 3, 6, 7]);
     assert_eq!(fallback_orders(&distances(30), &cores, &all, true)[0], [0, 1, 2, 3, 4, 5, 6, 7]);
-    // Node 0 has no memory here: its order consists of the nodes with memory.
+    // Only nodes 1 and 4 have memory.
     assert_eq!(fallback_orders(&distances(17), &cores, &[1, 4], true)[0], [1, 4]);
 }
 
@@ -138,7 +138,7 @@ proptest! {
     }
 }
 
-/// GiB on each node of `optane-4node` after an allocation of `gib` GiB from node 0.
+/// GiB on each node of `optane-4node` that an allocation of `gib` GiB from node 0 uses.
 fn gib_on_nodes(mode_name: &str, gib: u64, allocator: Allocator) -> Vec<(usize, f64)> {
     let topology = topology("optane-4node");
     let mode = mode(mode_name).unwrap();
@@ -157,7 +157,7 @@ fn alius_fills_dram_then_the_own_sockets_persistent_memory() {
     let nodes: Vec<usize> = landed.iter().map(|(node, _)| *node).collect();
     assert_eq!(nodes, [0, 1, 2, 3, 4, 5]);
     assert_eq!(landed[4].1, landed[5].1, "interleaved");
-    // 96 GiB of DRAM hold 80 GiB besides the page structures of the node's own persistent memory.
+    // A node's 96 GiB of DRAM hold 80 GiB and the page structures of its own persistent memory.
     assert_eq!(gib_on_nodes("alius", 80, Allocator::Vmalloc), [(0, 80.0)]);
     let remote = gib_on_nodes("alius", 2500, Allocator::Vmalloc);
     assert_eq!(remote.len(), 8);

@@ -1,6 +1,5 @@
 //! `MPOL_WEIGHTED_INTERLEAVE` (Linux 6.9): the nodes in turn, by page number as in `interleave`; a
-//! node's weight is its number of adjacent pages. With weights in proportion to bandwidth, enough
-//! threads reach the sum of the nodes' bandwidths; a single stream gains nothing.
+//! node's weight is its number of adjacent pages.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::node::Pattern;
@@ -53,9 +52,10 @@ impl Mode for WeightedInterleave {
     }
 }
 
-/// Interleaving weights of `nodes` for cores of node `from`, if the share `writes` of the bytes is
-/// stored (1/B = (1 - writes)/B_read + writes/B_write). The link limits nodes of another socket. Of
-/// the whole numbers up to 64 in proportion to B, the smallest with 99 % of the best total bandwidth.
+/// Interleaving weights of `nodes` for cores of node `from`, in proportion to bandwidth B. A share
+/// `writes` of the bytes is stored: 1/B = (1 - writes)/B_read + writes/B_write. The link between
+/// sockets limits B of remote nodes. Of weights up to 64, the smallest that reach 99 % of the best
+/// total bandwidth.
 pub fn bandwidth_weights(
     topology: &Topology,
     from: usize,

@@ -1,23 +1,20 @@
-//! CLOCK, the second-chance algorithm with one hand (Corbato 1968), as in
-//! papers 000 (page-size advice) and 001 (TLB and fault models).
+//! CLOCK, the second-chance algorithm with one hand (Corbato 1968), as in papers 000 (page-size
+//! advice) and 001 (TLB and fault models).
 //!
-//! Frames form a ring. On a fault the hand clears set accessed bits and evicts the first page whose
-//! bit is clear; the new page takes its frame, and the hand moves on. The hand moves only when no
-//! frame is free. A freed frame keeps its place in the ring; the most recently freed frame is used
-//! first, and before any unused one. Not a stack algorithm: more frames can fault more often. For
-//! an ideal recency order, use `lru`.
+//! Frames form a ring. On a fault without a free frame, the hand clears set accessed bits and evicts
+//! the first page whose bit is clear; the new page takes its frame, and the hand moves on. A freed
+//! frame keeps its place in the ring and is reused before unused frames, the most recently freed
+//! first. Not a stack algorithm: more frames can fault more often.
 
 use nearfar_hardware::table::on_huge_pages;
 
 use super::{AccessBits, Replacement, Setup};
 
-/// One line for lists of policies.
 pub const WHAT: &str = "second chance with one hand, as in papers 000 and 001";
 
 /// Maximum number of frames whose ring is allocated at the start.
 const MAX_RESERVED: u64 = 1 << 24;
 
-/// CLOCK over a ring of frames.
 #[derive(Clone, Debug)]
 pub struct Clock {
     frames: u64,

@@ -22,9 +22,9 @@
 //! * After each priority, 32 more pages of the anonymous active tail are scanned if the anonymous
 //!   inactive list is low (`inactive_is_low`: inactive x max(1, sqrt(10 x both lists in GiB)) < active).
 //!
-//! Evictions and activations of both types advance one clock (`nonresident_age`). An evicted page
-//! records the time. If it returns before more ticks have passed than there are pages in the other
-//! three lists, it enters its active list directly (`workingset_refault`).
+//! Each eviction and activation of either type is a tick of one clock (`nonresident_age`). An evicted
+//! page records the time. If it is loaded again within as many ticks as all lists but its own inactive
+//! one have pages, it enters its active list directly (`workingset_refault`).
 //!
 //! # Statistics
 //!
@@ -41,7 +41,7 @@
 //!
 //! * With swappiness 0, only file pages are scanned. If there are none, the kernel kills the
 //!   program; here, anonymous pages are scanned.
-//! * At priority 0, all pages of all lists are scanned.
+//! * At priority 0, all lists are scanned whole.
 //! * Only file pages are scanned if 1 / 2^k of their inactive list is at least one page, the list is
 //!   not low, and no file page was activated at refault since the last reclaim (`cache_trim_mode`).
 //! * Otherwise anonymous pages have weight swappiness / (anonymous cost + total cost), file pages
@@ -55,17 +55,16 @@
 //! the head of the inactive file list, unreferenced, and is evicted from there without a shadow
 //! entry. If it was rewritten by then, it becomes an active anonymous page.
 //!
-//! Batches have the kernel's size from 4096 frames (16 MiB of 4 KiB pages). Below that they are
-//! 1/128 of the frames, so that a batch remains a small part of memory when a small trace
-//! represents a large program. The kernel itself always uses 32.
+//! Below 4096 frames (16 MiB of 4 KiB pages), batches are 1/128 of the frames, not 32, so that a batch
+//! remains a small part of memory when a small trace represents a large program.
 //!
 //! In a [sample](Setup::share) of a memory, batches and faults between updates of the statistics are
-//! its share of those of the whole memory, at least 1, and list lengths in GiB are those of the whole
-//! memory. Between two reclaims, the whole memory has 32 faults, which likely include an activation; a
-//! sample may have a single fault. Reclaim of a sample therefore considers the last 32 faults.
+//! scaled by the share, to at least 1; list lengths in GiB are those of the whole memory. Reclaim
+//! considers activations of the sample's last 32 faults: between two reclaims the whole memory has
+//! 32 faults, the sample perhaps one.
 //!
-//! Not modelled, because a trace does not contain it: kswapd and watermarks, concurrent reclaim,
-//! huge pages, read-ahead of swap and files. Differences for files:
+//! Not modelled: kswapd and watermarks, concurrent reclaim, huge pages, read-ahead of swap and files.
+//! Differences for files:
 //!
 //! * System calls count as references, like accesses to mapped pages. The kernel counts calls
 //!   (`folio_mark_accessed`): a page read once is evicted at the first scan, here at the second; a
@@ -88,7 +87,6 @@ use std::slice::Iter;
 use super::queue::{PageInfo, Queue};
 use super::{AccessBits, Replacement, Setup};
 
-/// One line for lists of policies.
 pub const WHAT: &str =
     "Linux's active and inactive lists of file and anonymous pages, with refault activation";
 
@@ -106,7 +104,7 @@ pub const MAX_SWAPPINESS: u64 = 200;
 const ACTIVE: u16 = 1;
 /// Page flag: in a file list.
 const FILE: u16 = 2;
-/// The index of the page's list.
+/// Mask of the index of the page's list.
 const LIST: u16 = ACTIVE | FILE;
 /// `PG_referenced`: a scan found the page referenced while it was inactive. Cleared when a scan
 /// finds it unreferenced, not by activation or deactivation.
@@ -149,10 +147,9 @@ struct Statistics {
 pub struct Lists {
     setup: Setup,
     batch: u64,
-    /// Bytes of the whole memory for each page.
+    /// Bytes of the whole memory that a page represents.
     bytes_per_page: u64,
-    /// A page's time is `age` just after its last eviction, 0 if never evicted: the shadow entry
-    /// plus the tick of the eviction.
+    /// A page's time (its shadow entry) is `age` including its last eviction; 0 if never evicted.
     pages: PageInfo,
     /// In kernel order: inactive anonymous, active anonymous, inactive file, active file. Newest
     /// page at the head.
@@ -169,8 +166,8 @@ pub struct Lists {
     activated_before: [u64; 2],
     /// `faults` at the last activation at refault, by type.
     activated_at: [u64; 2],
-    /// Faults for which reclaim considers an activation at refault; 0: until the next reclaim.
-    notice: u64,
+    /// Number of last faults whose activations reclaim considers; 0: those since the last reclaim.
+    recent_faults: u64,
     /// Statistics as of the last update.
     stale: Statistics,
     faults: u64,
@@ -243,7 +240,8 @@ impl Replacement for Lists {
             0 => 0,
             every => setup.share_of(every),
         };
-        let fresh = (1..=whole_batch).contains(&setup.statistics_every);
+        let updates_each_batch = (1..=whole_batch).contains(&setup.statistics_every);
+        let recent_faults = if setup.share < 1.0 && updates_each_batch { whole_batch } else { 0 };
         Self {
             setup: Setup { frames, statistics_every, ..setup },
             batch: setup.share_of(whole_batch),
@@ -256,7 +254,7 @@ impl Replacement for Lists {
             activated: [0; 2],
             activated_before: [0; 2],
             activated_at: [0; 2],
-            notice: if setup.share < 1.0 && fresh { whole_batch } else { 0 },
+            recent_faults,
             stale: Statistics::default(),
             faults: 0,
             survivors: Vec::new(),

@@ -36,9 +36,9 @@
 //! moves to one of the two oldest file generations, unreferenced, and is evicted from there without
 //! a shadow entry. If it was rewritten by then, it becomes a young anonymous page.
 //!
-//! Batches have the kernel's size from 4096 frames (16 MiB of 4 KiB pages). Below that they are
-//! 1/64 of the frames, and reclaim frees at least half as many, so that a batch remains a small
-//! part of memory when a small trace represents a large program.
+//! Below 4096 frames (16 MiB of 4 KiB pages), batches are 1/64 of the frames, not 64, and reclaim frees
+//! at least half as many, so that a batch remains a small part of memory when a small trace
+//! represents a large program.
 //!
 //! A trace has no page tables. Walks here examine the accessed bits of resident pages, grouped into
 //! tables of 512 pages, of any page size, by the address of each page's first reference. Therefore:
@@ -53,12 +53,12 @@
 //!   In the kernel, the number of calls selects its tier.
 //!
 //! Compared with a running kernel, for anonymous pages, in `bench/cases/mglru_guest.py`. Not
-//! modelled, because a trace does not contain it: kswapd and watermarks, concurrent reclaim,
-//! several control groups, huge pages, read-ahead, `MADV_RANDOM` and `MADV_SEQUENTIAL` (such pages
-//! enter an old generation), `min_ttl_ms`, write-back of files, and the delay of up to 30 pages
-//! found by `lru_gen_look_around` until the next reclaim. Do not use it for aarch64 processors
-//! without hardware accessed bits (the kernel does not walk there), nor for kernels after 6.13,
-//! which age whenever three generations are left.
+//! modelled: kswapd and watermarks, concurrent reclaim, several control groups, huge pages,
+//! read-ahead, `MADV_RANDOM` and `MADV_SEQUENTIAL` (such pages enter an old generation),
+//! `min_ttl_ms`, write-back of files, and the delay of up to 30 pages found by
+//! `lru_gen_look_around` until the next reclaim. Do not use it for aarch64 processors without
+//! hardware accessed bits (the kernel does not walk there), nor for kernels after 6.13, which age
+//! whenever three generations are left.
 
 mod evict;
 mod walk;
@@ -73,7 +73,6 @@ use super::page_tables::PageTables;
 use super::queue::{PageInfo, Queue};
 use super::{AccessBits, Replacement, Setup};
 
-/// One line for lists of policies.
 pub const WHAT: &str = "Linux's multi-generational LRU (lru_gen), as in 6.12 on x86-64";
 
 /// `MAX_NR_GENS`.
@@ -146,8 +145,7 @@ pub struct Generations {
     batch: u64,
     /// Pages that a reclaim should free.
     goal: u64,
-    /// A page's time is the oldest generation at its last eviction, + 1; 0 if never evicted: the
-    /// shadow entry.
+    /// A page's time (its shadow entry) is `min_seq` at its last eviction, + 1; 0 if never evicted.
     pages: PageInfo,
     /// By generation and type. Newest page at the head.
     lists: [[Queue; 2]; GENERATIONS as usize],
@@ -209,7 +207,7 @@ impl Generations {
         self.max_seq - self.min_seq[kind] + 1
     }
 
-    /// Change the oldest generation, with `reset_ctrl_pos`.
+    /// Change the oldest generation, and decay the counts (`reset_ctrl_pos`).
     fn set_min_seq(&mut self, kind: usize, seq: u64) {
         let feedback = &mut self.feedback[kind];
         *feedback = Feedback {

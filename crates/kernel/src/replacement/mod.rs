@@ -31,7 +31,7 @@ pub struct Setup {
     pub swappiness: u64,
     /// Faults between two updates of the statistics of Linux's control group; 0 = never.
     pub statistics_every: u64,
-    /// Share of the whole memory that these frames are a sample of: 1 for all of it.
+    /// Share of the whole memory that is simulated: 1 for all, less for a sample.
     pub share: f64,
 }
 
@@ -49,8 +49,8 @@ impl Setup {
 
 /// State of a policy that all memories of a page size share.
 pub trait Shared: Default + Send {
-    /// The next reference to `page` is its first, at this page number. Neighbours in an address
-    /// space have successive numbers; address spaces do not overlap.
+    /// The next reference to `page` is its first. `number` is its virtual page number; address
+    /// spaces have disjoint numbers.
     fn begin(&mut self, _page: u32, _number: u64) {}
     /// `page` was made resident in every memory for the first time.
     fn load(&mut self, _page: u32) {}
@@ -176,7 +176,6 @@ impl nearfar_schema::Registry for Replacements {
     }
 }
 
-/// Find a policy by name.
 pub fn find(name: &str) -> Option<PolicyEntry> {
     REPLACEMENTS.iter().find(|policy| policy.name == name).copied()
 }

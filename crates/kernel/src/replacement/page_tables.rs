@@ -33,7 +33,6 @@ struct Part {
     pages: [u32; 1 << PART],
 }
 
-/// All page tables.
 #[derive(Clone, Debug, Default)]
 pub struct PageTables {
     /// By page: index of the table << [`TABLE`] | place in it, and [`LOADED`].
@@ -44,7 +43,6 @@ pub struct PageTables {
 }
 
 impl PageTables {
-    /// Index of a page's table.
     #[inline]
     pub fn table(&self, page: u32) -> u32 {
         (self.place_of(page) >> TABLE) as u32
@@ -55,7 +53,6 @@ impl PageTables {
         self.places[page as usize] & !LOADED
     }
 
-    /// Number of tables.
     #[inline]
     pub fn count(&self) -> usize {
         self.tables.len()
@@ -67,14 +64,13 @@ impl PageTables {
         self.tables[table as usize].loaded
     }
 
-    /// Prefetch a page's place.
     #[inline]
     pub fn prefetch(&self, page: u32) {
         prefetch(&self.places, page as usize);
     }
 
     /// Write the loaded pages among the [`AROUND`] places around `page`, within its table, to
-    /// `neighbours`, in order and with `page` itself. Returns their number.
+    /// `neighbours`, in order, including `page`. Returns their number.
     #[inline]
     pub fn around(&self, page: u32, neighbours: &mut [u32; AROUND]) -> usize {
         let within = (self.place_of(page) % (1 << TABLE)) as usize;
@@ -154,12 +150,11 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Pages begin in three tables, are loaded, and end (action 0). `at` has the page last loaded
-        /// at each number.
+        /// Pages begin in three tables, are loaded, and end (action 0).
         #[test]
         fn tables_equal_a_map(steps in prop::collection::vec((0u32..300, 0u64..1536, 0u8..4), 1..1500)) {
             let mut tables = PageTables::default();
-            // Number and loaded flag of each page; the page at each number.
+            // Number and loaded flag of each page; the page last loaded at each number.
             let mut pages: BTreeMap<u32, (u64, bool)> = BTreeMap::new();
             let mut at: BTreeMap<u64, u32> = BTreeMap::new();
             for (page, number, action) in steps {

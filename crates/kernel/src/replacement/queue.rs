@@ -1,6 +1,6 @@
-//! Queues of pages, most of which leave at the oldest end. A queue is an array, so the pages that
-//! leave soon are known and their metadata can be prefetched; a linked list
-//! ([`nearfar_hardware::list`]) would load one link after the other.
+//! Queues of pages that mostly leave at the oldest end. A queue is an array, so that the metadata of
+//! the next pages can be prefetched; a linked list ([`nearfar_hardware::list`]) would load one link
+//! after the other.
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -28,7 +28,6 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Number of pages.
     #[inline]
     pub fn len(&self) -> u64 {
         (self.pages.len() - self.tombstones) as u64
@@ -75,7 +74,7 @@ impl Queue {
     }
 }
 
-/// Flags of a page, and its place in its queue or, outside a queue, a time.
+/// Flags of a page, and its place in a queue (`low`) or, outside queues, a time (`high`, `low`).
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
     flags: u16,
@@ -105,13 +104,11 @@ impl PageInfo {
         grow(&mut self.nodes, count, Node::default());
     }
 
-    /// Number of entries.
     #[inline]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Prefetch the page's metadata.
     #[inline]
     pub fn prefetch(&self, page: u32) {
         prefetch(&self.nodes, page as usize);

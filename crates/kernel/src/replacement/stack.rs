@@ -10,8 +10,6 @@
 //! that is large enough to include it. A reference to a page below the topmost hole, or to a new
 //! page, fills that hole: pages above the hole move down by one, those below stay. The page's old
 //! place, if any, becomes a hole: memories that contained it have their free frame further down.
-//!
-//! CLOCK and Linux's lists are not stack algorithms.
 
 mod front;
 mod live;
@@ -22,7 +20,6 @@ use front::{FRONT, Front, HOLE};
 use live::{LINE, Live};
 use nearfar_hardware::table::prefetch;
 
-/// One line for lists of policies.
 pub const WHAT: &str = "exact least recently used";
 
 const NEW: u32 = u32::MAX;
@@ -137,7 +134,6 @@ impl StackDistance {
         stack
     }
 
-    /// Prefetch the state of `page`.
     #[inline]
     pub fn prefetch(&self, page: u32) {
         prefetch(&self.pages, page as usize);

@@ -1,10 +1,9 @@
 //! khugepaged: the kernel thread that merges (collapses) small pages into huge ones.
 //!
-//! From `mm/khugepaged.c` of Linux 6.18. The thread sleeps, scans some ranges of 2 MiB, and sleeps
-//! again. Its position goes through the areas of all processes in turn (`khugepaged_scan_mm_slot`). A
-//! scanned range counts as 512 pages, even if it has fewer, and an area that may have no huge pages
-//! as one page. [`Rules::merges`] says which ranges become huge (`collapse_scan_pmd`). The thread makes
-//! free blocks by compaction, so its allocations do not fail here.
+//! Follows `mm/khugepaged.c` of Linux 6.18. The thread alternately sleeps and scans ranges of 2 MiB,
+//! through the areas of all processes in turn (`khugepaged_scan_mm_slot`). A scanned range counts as
+//! 512 pages, an area that may have no huge pages as one. [`Rules::merges`] says which ranges become
+//! huge (`collapse_scan_pmd`). The thread compacts memory, so its allocations do not fail here.
 //!
 //! Not modelled: the order in which processes began (they are scanned by number); mappings of files;
 //! merging into pages smaller than 2 MiB (Linux 7); accessed bits, which only reclaim clears: mapped
@@ -17,7 +16,7 @@ use super::{Advice, HUGE};
 pub struct Rules {
     /// Nanoseconds between scans (`scan_sleep_millisecs`).
     pub sleep_ns: f64,
-    /// Pages of a scan (`pages_to_scan`).
+    /// Pages per scan (`pages_to_scan`).
     pub pages: u64,
     /// Pages of a range that may be empty (`max_ptes_none`).
     pub max_none: u64,
@@ -54,12 +53,12 @@ impl Rules {
     pub fn merges(&self, range: Range) -> bool {
         let Range { huge, mapped, shared, swapped } = range;
         let none = (1 << HUGE) - mapped - swapped;
-        // With pages in swap, half of the range must be in use; mapped pages count as used.
-        let used = swapped == 0 || mapped >= 1 << (HUGE - 1) || *self == Self::FORCED;
+        // With pages in swap, half of the range must be referenced; mapped pages count as referenced.
+        let referenced = swapped == 0 || mapped >= 1 << (HUGE - 1) || *self == Self::FORCED;
         // At least one page must be writable; shared pages are write-protected.
         let writable = mapped > shared;
         let within = none <= self.max_none && shared <= self.max_shared && swapped <= self.max_swap;
-        !huge && writable && within && used
+        !huge && writable && within && referenced
     }
 }
 
@@ -74,7 +73,7 @@ pub trait Memory {
     fn scan(&mut self, first: u64, rules: &Rules);
 }
 
-/// Maximum scans after a long pause of the program: far more than can change anything.
+/// Maximum scans after a long pause of the program; more would find nothing to merge.
 const MAX_SCANS: f64 = 1e5;
 
 /// The thread: its rules and position.

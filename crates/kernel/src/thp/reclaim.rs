@@ -12,7 +12,7 @@
 //!   zero ([`underused`]). It scans about 2 / 2^k of these folios, but only if that is at least 128
 //!   or all of them. It scans all at priority 1, which reclaim reaches if no folio is unreferenced.
 //!
-//! Not modelled: swap without such blocks, where the kernel splits a huge page first; kswapd, which
+//! Not modelled: fragmented swap, for which the kernel splits a huge page first; kswapd, which
 //! reclaims before the limit is reached; several pages read back at once (read-ahead of swap, and
 //! folios below 2 MiB from zram since 6.13).
 
@@ -24,16 +24,16 @@ use super::HUGE;
 const PRIORITY: u32 = 12;
 /// `SWAP_CLUSTER_MAX`: pages scanned together, and minimum to free.
 const BATCH: u64 = 32;
-/// `SHRINK_BATCH`.
+/// `SHRINK_BATCH`: folios that the shrinker scans together.
 const SHRINK_BATCH: u64 = 128;
 
-/// Whether a huge page with this number of zero small pages is split (`thp_underused`).
+/// Whether a huge page with this number of zero-filled small pages is split (`thp_underused`).
 pub fn underused(zeros: u64, max_none: u64) -> bool {
     max_none < (1 << HUGE) - 1 && zeros > max_none
 }
 
-/// Pages to free to make room for `pages`: at least a batch, which is at most 1/128 of the memory as
-/// in [`linux`](crate::replacement::linux).
+/// Pages to free to make room for `pages` in a memory of `limit` pages: at least a batch, which is at
+/// most 1/128 of `limit` as in [`linux`](crate::replacement::linux).
 pub fn goal(pages: u64, limit: u64) -> u64 {
     pages.max(BATCH.min(limit / 128))
 }
@@ -90,7 +90,6 @@ pub struct Lists {
 
 /// The memory that is reclaimed.
 pub trait Memory {
-    /// The folios of the memory.
     fn lists(&mut self) -> &mut Lists;
     /// Small pages of a folio.
     fn pages(&self, folio: u32) -> u64;
@@ -135,16 +134,16 @@ fn shrink(memory: &mut impl Memory, priority: u32) {
         return;
     }
     let deferred = memory.lists().deferred;
-    let more = (freeable >> priority) * 2;
-    let wanted = ((deferred >> priority) + more).min(2 * freeable);
-    let mut scan = wanted;
+    let delta = (freeable >> priority) * 2;
+    let total = ((deferred >> priority) + delta).min(2 * freeable);
+    let mut scan = total;
     while scan >= SHRINK_BATCH || scan >= freeable {
         let batch = scan.min(SHRINK_BATCH);
         (0..batch).for_each(|_| memory.split_next());
         scan -= batch;
     }
-    let left = (deferred + more).saturating_sub(wanted - scan);
-    memory.lists().deferred = left.min(2 * freeable);
+    let next_deferred = (deferred + delta).saturating_sub(total - scan);
+    memory.lists().deferred = next_deferred.min(2 * freeable);
 }
 
 #[cfg(test)]
@@ -154,7 +153,7 @@ mod tests {
     #[test]
     fn a_huge_page_is_underused_above_the_limit() {
         assert!(underused(410, 409) && !underused(409, 409) && underused(1, 0));
-        // The kernel's default switches it off.
+        // With the kernel's default of 511, no page is split.
         assert!(!underused(512, 511));
     }
 
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shrinker_begins_when_no_old_page_is_found() {
+    fn the_shrinker_splits_folios_if_reclaim_finds_no_unreferenced_page() {
         // 6000 small folios, of which the first `referenced` are referenced; eight may be split.
         let split = |referenced: usize| {
             let pages = (0..6000).map(|page| (1, page < referenced)).collect();

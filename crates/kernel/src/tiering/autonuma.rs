@@ -4,9 +4,8 @@
 //! spare, every hint fault promotes its page; otherwise only a page that faults soon after it was armed
 //! (within the hot threshold, which adapts), up to the rate limit. If less than `high` is free, the
 //! page stays and kswapd is woken (`mm/migrate.c`, `numamigrate_isolate_page`); kswapd demotes until
-//! WMARK_PROMO is free (`mm/vmscan.c`, `pgdat_balanced`). Promotion stops the faulting thread, as in
-//! TPP, but a page faults only once. Scans are [those of Linux 6.12](super::scan). If accesses are
-//! spread evenly, all pages fault equally soon, so that hot pages cannot be distinguished from cold ones.
+//! WMARK_PROMO is free (`mm/vmscan.c`, `pgdat_balanced`). Scans are [those of Linux 6.12](super::scan).
+//! If accesses are spread evenly, all pages fault equally soon, hot or cold.
 
 use super::knobs::{Frames, Knobs, Settings};
 use super::reclaim::{ByCopy, Reclaim, ReclaimKnobs};
@@ -207,7 +206,7 @@ impl Policy for Autonuma {
             self.scanner.fault(now);
         }
         if !mem.has(Capability::FarIsMapped) {
-            // The next reference faults as well.
+            // `disarm_hint` allows one reference; the next faults again.
             self.armed[page.index()] = ticks(mem);
         }
         mem.disarm_hint(page);

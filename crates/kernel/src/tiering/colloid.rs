@@ -48,7 +48,6 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     },
 };
 
-/// Colloid: NUMA balancing, and a monitor of latencies.
 #[derive(Debug)]
 pub struct Colloid {
     autonuma: Autonuma,
@@ -60,10 +59,10 @@ pub struct Colloid {
 
 impl Colloid {
     fn read_latencies(&mut self, mem: &dyn Memory) {
-        let share = 1.0 / 2f64.powi(self.knobs.smoothing.min(63) as i32);
+        let weight = 1.0 / 2f64.powi(self.knobs.smoothing.min(63) as i32);
         for (node, smoothed) in NodeId::all(mem.nodes()).zip(&mut self.latencies) {
             let latency = mem.loaded_latency(node).map_or(0.0, |time| time.ps() as f64);
-            *smoothed += (latency - *smoothed) * if *smoothed > 0.0 { share } else { 1.0 };
+            *smoothed += (latency - *smoothed) * if *smoothed > 0.0 { weight } else { 1.0 };
         }
     }
 

@@ -4,9 +4,9 @@
 //! each region (`kdamond_fn`). After each aggregation, neighbours of similar use become one region
 //! (`damon_merge_regions_of`), and regions are split at random places (`damon_split_regions_of`).
 //! Each second, two schemes visit the regions by priority (`damon_hot_score`, `damon_cold_score`), as
-//! far as their quotas allow. One promotes accessed pages of used regions, the other demotes pages of
-//! unused regions that were not accessed. The quota of promotion grows while less of the fast node is
-//! used than its goal, that of demotion while less is free than its goal; otherwise they shrink
+//! far as their quotas allow. One promotes accessed pages of used regions, the other demotes unaccessed
+//! pages of unused regions. The promotion quota grows while the used share of the fast node is below
+//! its goal, the demotion quota while the free share is; otherwise they shrink
 //! (`damon_feed_loop_next_input`).
 
 use nearfar_trace::generate::rng::Rng;
@@ -55,7 +55,7 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     },
 };
 
-/// The score of a quota whose goal is met exactly.
+/// The score of a quota whose goal is met exactly; also the denominator of shares.
 const GOAL: u64 = 10_000;
 /// DAMOS_MAX_SCORE: highest priority of a region.
 const MAX_SCORE: u64 = 99;
@@ -94,7 +94,7 @@ struct Scheme {
 #[derive(Clone, Debug)]
 struct Walk {
     promotes: bool,
-    /// Ranges that are left, the next one last.
+    /// Page ranges not visited yet, the next one last.
     ranges: Vec<(u32, u32)>,
     /// Frames that it may still move.
     left: u64,
@@ -140,8 +140,8 @@ impl Damon {
         }
     }
 
-    /// Count an access to each region whose page was accessed since the last sample, and choose other
-    /// pages.
+    /// Count an access to each region whose sampled page was accessed, and choose the next pages to
+    /// sample.
     fn take_sample(&mut self, mem: &mut dyn Memory) {
         for region in &mut self.regions {
             if mem.mapped(region.sampled) && mem.accessed(region.sampled) {
@@ -161,7 +161,6 @@ impl Damon {
         }
     }
 
-    /// Merge neighbouring regions of similar use.
     fn merge(&mut self) {
         let max = self.regions.iter().map(|region| region.accesses).max().unwrap_or(0);
         let total: u64 = self.regions.iter().map(Region::pages).sum();
@@ -212,9 +211,9 @@ impl Damon {
     fn hotness(&self, region: &Region) -> u64 {
         let frequency = region.accesses * 100 / self.knobs.aggregation.max(1);
         let interval = self.knobs.sample_interval.ps() * self.knobs.aggregation;
-        // The kernel counts seconds, the default interval of the schemes.
-        let seconds = region.age * interval / self.knobs.apply_interval.ps().max(1);
-        let log = u64::from(seconds.checked_ilog2().map_or(0, |log| log + 1)).min(MAX_AGE_LOG);
+        // In intervals of the schemes: the kernel's seconds, by default.
+        let intervals = region.age * interval / self.knobs.apply_interval.ps().max(1);
+        let log = u64::from(intervals.checked_ilog2().map_or(0, |log| log + 1)).min(MAX_AGE_LOG);
         let age = if frequency == 0 { MAX_AGE_LOG - log } else { MAX_AGE_LOG + log };
         ((frequency.min(100) + age * 100 / MAX_AGE_LOG / 2) / 2).min(MAX_SCORE)
     }
@@ -226,11 +225,11 @@ impl Damon {
             self.regions.iter().map(|region| (self.hotness(region), region.accesses, *region)).collect();
         regions.sort_by_key(|(hotness, _, region)| (*hotness, region.first));
         for scheme in &mut self.schemes {
-            let (now, goal) = match scheme.promotes {
+            let (share, goal) = match scheme.promotes {
                 true => ((all - free.min(all)) * GOAL / all, self.knobs.used_goal),
                 false => (free * GOAL / all, self.knobs.free_goal),
             };
-            scheme.quota = tuned(scheme.quota, now * GOAL / goal.max(1));
+            scheme.quota = tuned(scheme.quota, share * GOAL / goal.max(1));
             let left = scheme.quota.min(self.knobs.quota.0);
             let wanted = |accesses: u64| (accesses > 0) == scheme.promotes;
             // The last is walked first: the hottest to move up, the coldest to move down.

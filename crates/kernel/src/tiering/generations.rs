@@ -26,7 +26,7 @@ const TABLE: u32 = 512;
 /// Page tables that a step of aging walks.
 const TABLES_PER_STEP: u32 = 64;
 
-/// In a page's word: bits of the node's number + 1, and position of the generation's slot.
+/// Layout of a page's word: mask of the node's number + 1, and shift of the generation's slot.
 const NODE: u32 = 0b111;
 const GENERATION: u32 = 3;
 
@@ -36,7 +36,7 @@ struct Node {
     frames: [u64; GENERATIONS as usize],
     oldest: u64,
     youngest: u64,
-    /// Of each page table, the walk that visits it next.
+    /// By page table: number of the walk that visits it next.
     next_walk: Vec<u64>,
     walks: u64,
     /// Where the walk in progress continues.
@@ -47,7 +47,7 @@ struct Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// It scanned this many frames, and freed none.
-    Looked(u64),
+    Scanned(u64),
     /// It demoted pages.
     Freed,
     /// The node has no pages.
@@ -131,8 +131,8 @@ impl Generations {
         young * MIN_GENERATIONS > total || old * (MIN_GENERATIONS + 2) < total
     }
 
-    /// Walk some page tables; after the last one, start a generation. Returns the scanned frames: those
-    /// of the node at the end of a walk, 0 before.
+    /// Walk some page tables; after the last one, start a generation. Returns the node's frames at the
+    /// end of a walk, 0 before.
     fn age(&mut self, mem: &mut dyn Memory, on: NodeId) -> u64 {
         let node = &mut self.nodes[on.index()];
         let mut next = node.walk.take().or_else(|| mem.next_mapped(Page::new(0)));
@@ -142,7 +142,7 @@ impl Generations {
             let end = (table + 1) * TABLE;
             let walks = self.nodes[on.index()].walks;
             if walks == 0 || self.nodes[on.index()].next_walk[table as usize] == walks {
-                self.look(mem, on, (first, end), walks + 1);
+                self.rejuvenate_accessed(mem, on, (first, end), walks + 1);
             }
             next = (end < mem.page_limit()).then(|| mem.next_mapped(Page::new(end))).flatten();
         }
@@ -158,7 +158,13 @@ impl Generations {
 
     /// Move the accessed pages of a part of a page table to the youngest generation. If there are enough
     /// of them, walk `next` visits the table.
-    fn look(&mut self, mem: &mut dyn Memory, on: NodeId, (first, end): (Page, u32), next: u64) {
+    fn rejuvenate_accessed(
+        &mut self,
+        mem: &mut dyn Memory,
+        on: NodeId,
+        (first, end): (Page, u32),
+        next: u64,
+    ) {
         let (mut all, mut young) = (0, 0);
         let mut at = mem.next_mapped(first);
         while let Some(page) = at.filter(|page| page.number() < end) {
@@ -189,9 +195,9 @@ impl Generations {
             return Step::Empty;
         }
         if self.nodes[on.index()].walk.is_some() || self.should_age(on) {
-            return Step::Looked(self.age(mem, on));
+            return Step::Scanned(self.age(mem, on));
         }
-        let (mut freed, mut looked) = (false, 0);
+        let (mut freed, mut scanned) = (false, 0);
         for _ in 0..BATCH {
             let node = &mut self.nodes[on.index()];
             let Some(page) = node.lists[slot(node.oldest)].oldest().map(Page::new) else {
@@ -200,11 +206,11 @@ impl Generations {
                 break;
             };
             let span = mem.span(page);
-            looked += u64::from(span);
+            scanned += u64::from(span);
             if mem.accessed(page) {
                 let first = page.number() / BATCH * BATCH;
                 let walks = self.nodes[on.index()].walks;
-                self.look(mem, on, (Page::new(first), first + BATCH), walks);
+                self.rejuvenate_accessed(mem, on, (Page::new(first), first + BATCH), walks);
             } else if may_demote(mem, page) && demote(mem, page) {
                 self.remove(page, span);
                 self.add(page, span, mem.node_of(page), false);
@@ -213,7 +219,7 @@ impl Generations {
                 self.move_to_youngest(page, span, on);
             }
         }
-        if freed { Step::Freed } else { Step::Looked(looked) }
+        if freed { Step::Freed } else { Step::Scanned(scanned) }
     }
 }
 

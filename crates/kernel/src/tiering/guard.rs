@@ -2,8 +2,8 @@
 //!
 //! Follows the idea of "Adaptive Migration Decision for Multi-Tenant Memory Systems" (arXiv
 //! 2505.09164): a page demoted after its promotion was promoted in vain. If such demotions stay a
-//! large share of all promotions, promotions and hint faults stop. A thread then looks at accessed
-//! bits every few seconds, and migration starts again when other pages are accessed than before.
+//! large share of all promotions, promotions and hint faults stop. A thread then checks accessed bits
+//! every few seconds, and migration restarts when the set of accessed pages has changed.
 //! The paper gives no source code; periods and shares are assumptions.
 
 use super::knobs::{Knobs, Settings};
@@ -27,9 +27,9 @@ knobs! {
     }
 }
 
-/// Consecutive looks with many bounces after which migration stops.
-const LOOKS_TO_STOP: u32 = 3;
-/// Minimum promotions of a period with many bounces.
+/// Consecutive checks with many bounces after which migration stops.
+const CHECKS_TO_STOP: u32 = 3;
+/// Minimum promotions since the last check for bounces to count as many.
 const MIN_PROMOTIONS: u64 = 8;
 /// Pages whose accessed bits are compared.
 const SAMPLED_PAGES: u32 = 1024;
@@ -44,10 +44,10 @@ struct State {
     promoted: Vec<bool>,
     promotions: u64,
     bounces: u64,
-    /// Consecutive looks with many bounces.
-    looks: u32,
+    /// Consecutive checks with many bounces.
+    bad_checks: u32,
     stopped: bool,
-    /// Accessed bits of sampled pages at the last look; `None` before the first.
+    /// Accessed bits of sampled pages at the last check; `None` before the first.
     accessed: Option<Vec<(Page, bool)>>,
 }
 
@@ -62,10 +62,10 @@ impl State {
         }
     }
 
-    /// Count bounces or, while stopped, compare accessed bits. Returns when to look next.
-    fn look(&mut self, mem: &mut dyn Memory) -> Time {
+    /// Check bounces or, while stopped, accessed bits. Returns the time of the next check.
+    fn check(&mut self, mem: &mut dyn Memory) -> Time {
         if self.stopped {
-            let now = self.sample(mem);
+            let now = self.take_accessed(mem);
             if let Some(before) = self.accessed.replace(now) {
                 let now = self.accessed.iter().flatten();
                 let changed = before.iter().zip(now).filter(|(one, other)| one != other).count();
@@ -73,19 +73,20 @@ impl State {
             }
         } else {
             let many = self.bounces as f64 > self.knobs.guard_share * self.promotions as f64;
-            self.looks = if many && self.promotions >= MIN_PROMOTIONS { self.looks + 1 } else { 0 };
+            let is_bad = many && self.promotions >= MIN_PROMOTIONS;
+            self.bad_checks = if is_bad { self.bad_checks + 1 } else { 0 };
             (self.promotions, self.bounces) = (0, 0);
-            self.stopped = self.looks == LOOKS_TO_STOP;
+            self.stopped = self.bad_checks == CHECKS_TO_STOP;
             if self.stopped {
-                (self.looks, self.accessed) = (0, None);
+                (self.bad_checks, self.accessed) = (0, None);
             }
         }
         let period = if self.stopped { self.knobs.guard_restart } else { self.knobs.guard_period };
         mem.now().plus(period)
     }
 
-    /// Read and clear the accessed bits of some pages.
-    fn sample(&self, mem: &mut dyn Memory) -> Vec<(Page, bool)> {
+    /// Read and clear the accessed bits of sampled pages.
+    fn take_accessed(&self, mem: &mut dyn Memory) -> Vec<(Page, bool)> {
         let step = (mem.page_limit() / SAMPLED_PAGES).max(1);
         let mut sampled = Vec::new();
         let mut next = mem.next_mapped(Page::new(0));
@@ -125,14 +126,15 @@ pub fn make(
         promoted,
         promotions: 0,
         bounces: 0,
-        looks: 0,
+        bad_checks: 0,
         stopped: false,
         accessed: None,
     };
     Ok((Box::new(Guarded { base, state }), wakes))
 }
 
-/// The memory as the guarded policy sees it.
+/// The memory as the guarded policy sees it. While migration is stopped, promotion fails as on a full
+/// node, and arming as on a pinned page.
 struct GuardedMemory<'a> {
     mem: &'a mut dyn Memory,
     state: &'a mut State,
@@ -264,7 +266,7 @@ impl Policy for Guarded {
 
     fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
         if thread == self.state.thread {
-            return Next::At(self.state.look(mem));
+            return Next::At(self.state.check(mem));
         }
         self.base.work(&mut GuardedMemory { mem, state: &mut self.state }, thread)
     }
@@ -295,7 +297,7 @@ mod tests {
         assert!(guarded.len() * 4 < free.len(), "{} of {}", guarded.len(), free.len());
     }
 
-    /// After the bouncing pages, six others are used, which fit the fast node and are promoted.
+    /// After the bouncing, only six of the pages are referenced; they fit the fast node.
     #[test]
     fn migration_restarts_when_accesses_change() {
         let hot = (0..20_000u32).map(|i| Step::Read(i % 6 + 18));

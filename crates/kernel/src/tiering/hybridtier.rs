@@ -2,11 +2,11 @@
 //!
 //! Song, Yang et al., "HybridTier: an Adaptive and Lightweight CXL-Memory Tiering System",
 //! ASPLOS'25, as its runtime has it (`tiering_runtime/hybridtier.cpp`): the processor samples loads
-//! that miss the last-level cache. Two counting Bloom filters of four hashes hold counts up to 15:
-//! frequency, halved after many samples, and momentum, a small one that is halved sooner. After
-//! each batch of samples, sampled pages with a high count in either move up. If the fast node is
-//! nearly full, the runtime walks over its pages by address: those with low counts in both move
-//! down; frequent ones without momentum get a second chance and move down later if no sample came.
+//! that miss the last-level cache. Two counting Bloom filters of four hashes hold counts up to 15: a
+//! large filter of frequency, halved after many samples, and a small one of momentum, halved sooner.
+//! After each batch of samples, sampled pages with a high count in either move up. If the fast node is
+//! nearly full, the runtime walks over its pages by address: pages with low counts in both move down;
+//! frequent pages without momentum get a second chance and move down later unless sampled by then.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -30,13 +30,12 @@ impl Page {
     }
 }
 
-/// A memory node; 0 is the fastest and the one of the program's processor, a higher number is
+/// A memory node. Node 0 is the fastest and local to the program's processor; higher numbers are
 /// slower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(u8);
 
 impl NodeId {
-    /// The fastest node.
     pub const FAST: NodeId = NodeId(0);
 
     pub const fn new(number: u8) -> Self {
@@ -63,7 +62,7 @@ impl NodeId {
 pub struct Tenant(u16);
 
 impl Tenant {
-    /// The tenant of a memory that has one.
+    /// The tenant of a memory with a single tenant.
     pub const ONLY: Tenant = Tenant(0);
 
     pub const fn new(number: u16) -> Self {

@@ -46,7 +46,7 @@ impl Hooks {
     /// The hooks of [`ShadowRule`], which NOMAD calls.
     pub const RULE: Hooks =
         Hooks(Self::KEEP_SHADOW.0 | Self::PROMOTED.0 | Self::WRITTEN.0 | Self::DEMOTING.0);
-    /// The hooks of [`Policy`].
+    /// The hooks of [`Policy`]: all before `keep_shadow`.
     pub const POLICY: Hooks = Hooks(Self::KEEP_SHADOW.0 - 1);
 
     /// The hooks for whose names `defined` returns true.
@@ -60,18 +60,15 @@ impl Hooks {
         self.0 & others.0 != 0
     }
 
-    /// Names of the hooks in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let named = Self::NAMES.iter().enumerate();
         named.filter(move |(bit, _)| self.0 & 1 << bit != 0).map(|(_, name)| *name)
     }
 
-    /// The set as a bit mask.
     pub const fn bits(self) -> u16 {
         self.0
     }
 
-    /// The set of a bit mask.
     pub const fn of_bits(bits: u16) -> Self {
         Self(bits)
     }
@@ -118,7 +115,7 @@ pub struct Started {
 }
 
 /// Create a layered policy: first its base, which uses `rule` for shadows if any hook of the rule is
-/// declared, then the rest with `start`.
+/// declared, then its hooks and threads with `start`.
 ///
 /// # Errors
 /// Those of [`Declared::check`], of the base and of `start`.
@@ -150,17 +147,17 @@ struct Layered {
 }
 
 impl Layered {
-    fn of(&mut self, hook: Hooks) -> &mut dyn Policy {
+    fn handler(&mut self, hook: Hooks) -> &mut dyn Policy {
         if self.defined.any(hook) { &mut *self.hooks } else { &mut *self.base }
     }
 }
 
 impl Policy for Layered {
     fn place(&mut self, mem: &dyn Memory, page: Page, frames: u32) -> NodeId {
-        self.of(Hooks::PLACE).place(mem, page, frames)
+        self.handler(Hooks::PLACE).place(mem, page, frames)
     }
     fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
-        self.of(Hooks::ALLOCATED).allocated(mem, page);
+        self.handler(Hooks::ALLOCATED).allocated(mem, page);
     }
     fn released(&mut self, mem: &mut dyn Memory, page: Page, span: u32) {
         // The base has its own tables of pages, so it is always notified.
@@ -170,16 +167,16 @@ impl Policy for Layered {
         }
     }
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, write: bool) {
-        self.of(Hooks::HINT_FAULT).hint_fault(mem, page, write);
+        self.handler(Hooks::HINT_FAULT).hint_fault(mem, page, write);
     }
     fn write_fault(&mut self, mem: &mut dyn Memory, page: Page) {
-        self.of(Hooks::WRITE_FAULT).write_fault(mem, page);
+        self.handler(Hooks::WRITE_FAULT).write_fault(mem, page);
     }
     fn sample(&mut self, mem: &mut dyn Memory, page: Page, at: Page, write: bool) {
-        self.of(Hooks::SAMPLE).sample(mem, page, at, write);
+        self.handler(Hooks::SAMPLE).sample(mem, page, at, write);
     }
     fn pressure(&mut self, mem: &mut dyn Memory, node: NodeId, tenant: Tenant) {
-        self.of(Hooks::PRESSURE).pressure(mem, node, tenant);
+        self.handler(Hooks::PRESSURE).pressure(mem, node, tenant);
     }
     fn work(&mut self, mem: &mut dyn Memory, thread: Thread) -> Next {
         if !self.threads.contains(&thread.index()) {
@@ -188,7 +185,7 @@ impl Policy for Layered {
         if self.defined.any(Hooks::WORK) { self.hooks.work(mem, thread) } else { Next::Idle }
     }
     fn foresee(&mut self, mem: &mut dyn Memory, counts: &[u32]) {
-        self.of(Hooks::FORESEE).foresee(mem, counts);
+        self.handler(Hooks::FORESEE).foresee(mem, counts);
     }
 }
 

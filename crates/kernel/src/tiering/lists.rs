@@ -55,12 +55,11 @@ impl Lists {
         self.lists[usize::from(node) * 2 + usize::from(active)].pages.oldest().map(Page::new)
     }
 
-    /// Prefetch the entry of a page.
     pub fn prefetch(&self, page: Page) {
         self.links.prefetch(page.number());
     }
 
-    /// Prefetch its neighbours, once its entry is cached.
+    /// Prefetch the list neighbours of a page whose entry is cached.
     pub fn prefetch_neighbours(&self, page: Page) {
         self.links.prefetch_neighbours(page.number());
     }
@@ -70,7 +69,6 @@ impl Lists {
         self.links.newer(page.number()).map(Page::new)
     }
 
-    /// Whether the page is on an active list.
     pub fn is_active(&self, page: Page) -> bool {
         self.links[page.number()] & ACTIVE != 0
     }
@@ -80,7 +78,6 @@ impl Lists {
         self.links[page.number()] & REFERENCED != 0
     }
 
-    /// Set or clear PG_referenced.
     pub fn set_referenced(&mut self, page: Page, on: bool) {
         let flags = &mut self.links[page.number()];
         *flags = *flags & !REFERENCED | if on { REFERENCED } else { 0 };
@@ -113,14 +110,14 @@ impl Lists {
         true
     }
 
-    /// Forget a page of `span` frames altogether.
+    /// Forget a page of `span` frames: its list, flags and queued activation.
     pub fn forget(&mut self, page: Page, span: u32) {
         self.remove(page, span);
         self.links[page.number()] = 0;
         self.batch.retain(|(queued, _)| *queued != page);
     }
 
-    /// Move a page to the young end of a list of the node it is listed on.
+    /// Move a page to the young end of a list of its node, if it is on a list.
     pub fn relist(&mut self, page: Page, span: u32, active: bool) {
         if let Some(node) = self.listed(page) {
             self.remove(page, span);

@@ -69,7 +69,7 @@ impl Capability {
 /// The remedy for a memory that only policies with hint faults can use.
 pub(super) const USE_HINT_FAULTS: &str = "choose a policy that uses hint faults, such as tpp";
 
-/// Require capabilities. `fix` tells the user what to do.
+/// Require capabilities. `fix` is the remedy in the error.
 ///
 /// # Errors
 /// If the memory lacks one.

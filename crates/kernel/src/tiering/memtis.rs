@@ -13,8 +13,7 @@
 //! is room for (`promotion_available`). The program's memory limit on a node is the node's size. Huge pages
 //! whose accesses are skewed are split ([`split`]).
 //!
-//! One in hundreds of accesses is sampled, so it takes seconds until a page is sampled; if operations
-//! access 4 KiB each, most pages never are.
+//! One in hundreds of accesses is sampled, so the first sample of a page takes seconds.
 
 use std::ops::Range;
 
@@ -114,7 +113,7 @@ struct Run {
     /// Frames that it may still scan.
     to_scan: u64,
     moved: u64,
-    /// [`Memtis::cooler`] when the run began, if no cold page was found so far.
+    /// [`Memtis::colder_events`] when the run began, if no cold page was found so far.
     none_cold: Option<u64>,
 }
 
@@ -135,13 +134,13 @@ pub struct Memtis {
     /// Whether counts were halved since the threshold was last adapted.
     cooled: bool,
     /// Used frames at the last halving that new memory caused.
-    used: u64,
+    used_at_cooling: u64,
     /// Whether an allocation found the fast node nearly full.
     pressed: bool,
-    /// How often inactive pages may have become colder than [`Self::warm`].
-    cooler: u64,
-    /// [`Self::cooler`] at the last scan of the fast node that found no page to demote. The next scan
-    /// would find none either, and leave the list as it is.
+    /// Number of events after which an inactive page may be colder than [`Self::warm`].
+    colder_events: u64,
+    /// [`Self::colder_events`] at the last scan of the fast node that found no page to demote. Until it
+    /// changes, another scan would find none either.
     none_cold: Option<u64>,
     /// The demoter's run, and the promoter's by slow node.
     demotion: Option<Run>,
@@ -163,9 +162,9 @@ impl Memtis {
             warm: threshold,
             samples: 0,
             cooled: false,
-            used: 0,
+            used_at_cooling: 0,
             pressed: false,
-            cooler: 0,
+            colder_events: 0,
             none_cold: None,
             demotion: None,
             promotion: None,
@@ -174,23 +173,23 @@ impl Memtis {
         }
     }
 
-    fn hot(&self, page: Page) -> bool {
+    fn is_hot(&self, page: Page) -> bool {
         bin(self.counts.of[page.index()]) >= self.threshold
     }
 
     /// Put a page on the active list if it is hot, else on the inactive one.
     fn classify(&mut self, mem: &dyn Memory, page: Page) {
-        let hot = self.hot(page);
+        let hot = self.is_hot(page);
         if self.lists.is_active(page) != hot {
             self.lists.relist(page, mem.span(page), hot);
-            self.cooler += u64::from(!hot);
+            self.colder_events += u64::from(!hot);
         }
     }
 
     /// Halve every count.
     fn cool(&mut self, mem: &dyn Memory) {
         self.splitter.begin_cooling();
-        (self.cooled, self.cooler) = (true, self.cooler + 1);
+        (self.cooled, self.colder_events) = (true, self.colder_events + 1);
         each(mem, |page, span| {
             let at = page.index();
             if self.counts.flags[at] & NEW != 0 {
@@ -213,7 +212,7 @@ impl Memtis {
         let (lowest, hot_frames) = fitting(&self.counts.bins, room);
         let least = (self.knobs.least_threshold as usize).min(BINS - 1);
         let (lowest, before) = (lowest.max(least), self.threshold);
-        // Not all pages are in the histogram yet after counts were halved.
+        // After counts were halved, not all pages are in the histogram yet: lower the threshold slowly.
         if self.cooled {
             if lowest < self.threshold && self.threshold > 1 {
                 self.threshold -= 1;
@@ -232,7 +231,7 @@ impl Memtis {
     }
 
     fn set_warm(&mut self, warm: usize) {
-        self.cooler += u64::from(warm > self.warm);
+        self.colder_events += u64::from(warm > self.warm);
         self.warm = warm;
     }
 
@@ -246,12 +245,12 @@ impl Memtis {
             self.lists.remove(page, HUGE);
             self.counts.uncount(page.index(), HUGE);
             let new = std::mem::take(&mut self.counts.flags[page.index()]);
-            self.cooler += 1;
+            self.colder_events += 1;
             for number in page.number()..page.number() + HUGE {
                 let base = Page::new(number);
                 self.counts.flags[base.index()] = new;
                 self.counts.set(base.index(), 1, self.splitter.count_of(base));
-                self.lists.add(base, 1, node, self.hot(base));
+                self.lists.add(base, 1, node, self.is_hot(base));
             }
         }
     }
@@ -290,7 +289,7 @@ impl Memtis {
     /// A batch of the demoter. Returns whether there is more to do at once.
     fn demote(&mut self, mem: &mut dyn Memory) -> bool {
         let Some(below) = NodeId::FAST.slower(mem.nodes()) else { return false };
-        let none_cold = self.none_cold == Some(self.cooler);
+        let none_cold = self.none_cold == Some(self.colder_events);
         debug_assert!(!none_cold || !self.has_cold(mem));
         let mut run = self.demotion.take().unwrap_or_else(|| Run {
             left: self.demand(mem),
@@ -298,7 +297,7 @@ impl Memtis {
             to_scan: if none_cold { 0 } else { self.lists.frames(0, false) },
             moved: 0,
             // Valid for one tenant only: shares change which pages may be demoted.
-            none_cold: Some(self.cooler).filter(|_| mem.tenants() == 1),
+            none_cold: Some(self.colder_events).filter(|_| mem.tenants() == 1),
         });
         for _ in 0..self.knobs.batch.max(1) {
             let oldest = self.lists.oldest(0, false).filter(|_| run.left > 0 && run.to_scan > 0);
@@ -441,9 +440,9 @@ impl Policy for Memtis {
         self.classify(mem, page);
         self.samples += 1;
         let used = used(mem);
-        let grown = used >= self.used + self.knobs.cooling_alloc.0;
+        let grown = used >= self.used_at_cooling + self.knobs.cooling_alloc.0;
         if grown {
-            self.used = used;
+            self.used_at_cooling = used;
         }
         if grown || self.samples.is_multiple_of(self.knobs.cooling_samples.max(1)) {
             self.cool(mem);

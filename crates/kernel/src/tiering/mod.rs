@@ -1,9 +1,8 @@
 //! Tiering: which pages are in fast memory and which in slow memory.
 //!
-//! A [`Policy`] reacts to events with actions on a [`Memory`]. It has no time constants and does
-//! not depend on who executes its actions: the simulator (`nearfar-study`), the runtime of real
-//! programs (`nearfar-live`) or the reference implementation for tests (`testing`). [`Memory`] and
-//! [`Policy`] document the contract.
+//! A [`Policy`] reacts to events with actions on a [`Memory`]: the simulator (`nearfar-study`), the
+//! runtime of real programs (`nearfar-live`) or the reference implementation for tests (`testing`).
+//! The two traits document the contract.
 //!
 //! A new policy is a file with a [`PolicyEntry`] and a test of its characteristic behaviour, and a
 //! line in the registry below. Shared parts of the kernel: [`lists`] (active and inactive lists,

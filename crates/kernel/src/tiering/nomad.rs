@@ -15,8 +15,7 @@
 //!   frame for a demotion.
 //!
 //! Here the index is in order of page numbers; in the kernel, in order of frames. If the hot set is written
-//! and does not fit the fast node, shadows cost a fault each, hold slow memory, and save few copies
-//! (see `ssp`).
+//! and does not fit the fast node, shadows cost a fault each, hold slow memory, and save few copies.
 
 use std::collections::VecDeque;
 
@@ -85,7 +84,7 @@ pub trait ShadowRule: Send {
     fn released(&mut self, _page: Page) {}
 }
 
-/// NOMAD's rule: always.
+/// NOMAD's rule: every promoted page keeps a shadow.
 #[derive(Debug)]
 pub struct Always;
 
@@ -239,7 +238,7 @@ impl<R: ShadowRule> Nomad<R> {
                 continue;
             }
             if mem.free(NodeId::FAST) < min + span {
-                // Out of memory: the rest of the run goes back to the lists.
+                // Out of memory: the kernel gives up the whole run.
                 self.promote.give_up_run(page);
                 self.reclaim.wake(mem);
                 continue;

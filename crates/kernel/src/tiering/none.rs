@@ -1,7 +1,6 @@
 //! `none`: pages stay where they were first put.
 //!
-//! First touch fills the fast node, then the next. The baseline of every comparison; the NOMAD
-//! paper found it the best choice for Redis, whose accesses have no hot set that is worth moving.
+//! First touch fills the fast node, then the next.
 
 use super::{Memory, PolicyEntry, Page, Policy};
 

@@ -1,9 +1,8 @@
 //! `oracle`: clairvoyant placement, an upper bound.
 //!
 //! At the start of each phase, it places the pages with most references per frame in that phase in
-//! the fast node, at no cost. No policy that does not move pages within a phase has a higher share
-//! of references to fast memory. A policy that moves a page before the faulting reference completes
-//! (TPP) can exceed it, at the cost of the moves.
+//! the fast node, at no cost. Only a policy that moves pages within a phase can have a higher share of
+//! references to fast memory, such as TPP, which moves a page before the faulting reference completes.
 
 use std::cmp::Reverse;
 
@@ -20,10 +19,9 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     make: |_, mem| Ok((Box::new(Oracle { chosen: PageSet::new(mem.page_limit()) }), Vec::new())),
 };
 
-/// Places by the future.
 #[derive(Debug)]
 pub struct Oracle {
-    /// Pages that belong into the fast node, mapped already or not.
+    /// Pages chosen for the fast node, mapped or not.
     chosen: PageSet,
 }
 
@@ -86,7 +84,7 @@ impl Policy for Oracle {
             }
         }
         // Free frames for chosen pages that are not mapped yet.
-        let room = room_wanted(mem, &self.chosen, counts.len() as u32);
+        let room = unmapped_chosen(mem, &self.chosen, counts.len() as u32);
         while mem.free(NodeId::FAST) < room {
             let Some(victim) = unwanted.pop() else { return };
             if !down(mem, victim) {
@@ -96,8 +94,8 @@ impl Policy for Oracle {
     }
 }
 
-/// Frames of chosen pages that are not mapped.
-fn room_wanted(mem: &dyn Memory, chosen: &PageSet, numbers: u32) -> u64 {
+/// Number of chosen pages that are not mapped.
+fn unmapped_chosen(mem: &dyn Memory, chosen: &PageSet, numbers: u32) -> u64 {
     (0..numbers).map(Page::new).filter(|p| chosen.contains(*p) && !mem.mapped(*p)).count() as u64
 }
 

@@ -31,7 +31,6 @@ impl PageSet {
             .is_some_and(|word| word >> (page.index() % 64) & 1 == 1)
     }
 
-    /// Prefetch the membership of `page`.
     pub fn prefetch(&self, page: Page) {
         prefetch(&self.levels[0], page.index() / 64);
     }
@@ -70,7 +69,7 @@ impl PageSet {
         true
     }
 
-    /// The member of the lowest number.
+    /// The member with the lowest number.
     pub fn first(&self) -> Option<Page> {
         let top = self.levels[2].iter().position(|word| *word != 0)?;
         let upper = top * 64 + self.levels[2].get(top)?.trailing_zeros() as usize;

@@ -24,7 +24,6 @@ impl Thread {
         self.index as usize
     }
 
-    /// Name of the thread in the kernel.
     pub const fn name(self) -> &'static str {
         self.name
     }

@@ -138,7 +138,6 @@ impl Reclaim {
             .map_or_else(|| self.lists.is_active(page), |all| all.is_active(page))
     }
 
-    /// The watermarks of a node.
     pub fn marks(&self, node: NodeId) -> Watermarks {
         self.marks[node.index()]
     }
@@ -152,11 +151,11 @@ impl Reclaim {
     }
 
     /// Whether kswapd has something to do on a node.
-    pub fn short(&self, mem: &dyn Memory, node: NodeId) -> bool {
+    pub fn is_short(&self, mem: &dyn Memory, node: NodeId) -> bool {
         mem.free(node) < self.target(mem, node)
     }
 
-    /// A new page.
+    /// Add a new page to the lists of its node.
     pub fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
         let (span, node) = (mem.span(page), mem.node_of(page));
         match &mut self.generations {
@@ -166,7 +165,7 @@ impl Reclaim {
         self.wake_if_short(mem);
     }
 
-    /// A page of `span` frames was released.
+    /// Forget a released page of `span` frames.
     pub fn released(&mut self, page: Page, span: u32) {
         match &mut self.generations {
             Some(generations) => generations.remove(page, span),
@@ -181,7 +180,7 @@ impl Reclaim {
             .unwrap_or(NodeId::FAST)
     }
 
-    /// The page was moved: add it to the lists of its node.
+    /// Add a moved page to the lists of its new node.
     pub fn moved(&mut self, mem: &dyn Memory, page: Page, active: bool) {
         let (span, node) = (mem.span(page), mem.node_of(page));
         if let Some(generations) = &mut self.generations {
@@ -196,7 +195,7 @@ impl Reclaim {
     pub fn kswapd(&mut self, mem: &mut dyn Memory, how: &mut dyn Demotion) -> Next {
         let nodes = mem.nodes();
         for node in NodeId::all(nodes) {
-            if !self.short(mem, node) {
+            if !self.is_short(mem, node) {
                 continue;
             }
             let next = match node.slower(nodes) {
@@ -215,7 +214,7 @@ impl Reclaim {
     pub fn wake_if_short(&self, mem: &mut dyn Memory) {
         let below = |node: NodeId| match node.slower(mem.nodes()) {
             Some(_) => mem.free(node) < self.marks(node).wake,
-            None => self.short(mem, node),
+            None => self.is_short(mem, node),
         };
         if NodeId::all(mem.nodes()).any(below) {
             self.wake(mem);
@@ -229,8 +228,7 @@ impl Reclaim {
         (least + most) / 2
     }
 
-    /// Whether a hint fault may move a page to a node. If the node is nearly full, kswapd is woken and the page
-    /// stays (Linux, `migrate_balanced_pgdat`).
+    /// Whether a hint fault may move a page to a node (`migrate_balanced_pgdat`). If not, wakes kswapd.
     pub fn has_room(&self, mem: &mut dyn Memory, node: NodeId, page: Page) -> bool {
         let high = self.marks(node).high;
         let left = if node == NodeId::FAST { self.reserve(mem, page, high) } else { high };
@@ -246,8 +244,7 @@ impl Reclaim {
         mem.wake(self.kswapd);
     }
 
-    /// Prefetch for a walk from the tail of a list: the page after the next (the next page was
-    /// prefetched one step earlier).
+    /// Prefetch the page after the next, in a walk from the tail of a list.
     fn prefetch_after(&self, mem: &dyn Memory, page: Page) {
         let next = self.lists.newer(page).and_then(|next| self.lists.newer(next));
         if let Some(next) = next {
@@ -269,7 +266,7 @@ impl Reclaim {
             match generations.shrink(mem, node, |mem, page| how.demote(mem, page, to)) {
                 Step::Empty => return Next::Idle,
                 Step::Freed => *fruitless = 0,
-                Step::Looked(frames) => *fruitless += frames,
+                Step::Scanned(frames) => *fruitless += frames,
             }
             let gives_up = *fruitless > 4 * (mem.capacity(node) - mem.free(node));
             if gives_up {

@@ -41,14 +41,13 @@ knobs! {
 /// Minimum time of the program between two scans, in durations of a scan (`task_numa_work`).
 const OTHER_WORK: u64 = 32;
 
-/// The scanner.
 #[derive(Debug)]
 pub struct Scanner {
     knobs: ScanKnobs,
     thread: Thread,
     cursor: u32,
     period: Time,
-    longest: Time,
+    max_period: Time,
     /// Whether a pass is complete and no page has faulted since.
     passed: bool,
     /// Whether pages of the fast node are armed too.
@@ -84,7 +83,7 @@ impl Scanner {
         let thread = mem.spawn("scanner", Context::Program);
         let first = mem.now().plus(knobs.scan_delay);
         let scanner = Self {
-            longest: share(knobs.scan_period_max).max(period),
+            max_period: share(knobs.scan_period_max).max(period),
             knobs,
             thread,
             cursor: 0,
@@ -102,7 +101,6 @@ impl Scanner {
         Ok((scanner, (thread, first)))
     }
 
-    /// Arm pages of the fast node too.
     pub fn arm_all_nodes(&mut self) {
         self.all_nodes = true;
     }
@@ -122,7 +120,7 @@ impl Scanner {
     pub fn fault(&mut self, now: Time) {
         if self.passed {
             self.passed = false;
-            self.period = self.period.plus(self.period).min(self.longest);
+            self.period = self.period.plus(self.period).min(self.max_period);
             if self.idle.is_some() {
                 self.due = now.plus(self.period);
             }
@@ -204,7 +202,7 @@ mod tests {
         Time::from_ps(us * 1_000_000)
     }
 
-    /// 24 pages, the first four fast; a scan is eight pages, so a pass three scans.
+    /// 24 pages, the first four fast. A scan has eight pages, so a pass has three scans.
     fn scanner_and_memory() -> (Scanner, ReferenceMemory) {
         let mut memory = ReferenceMemory::new(COSTS, &[4, 24], 24, false);
         let mut none = memory.start("none", &Settings::default()).unwrap();
@@ -230,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn arms_steps_and_slows_down_after_passes_with_faults() {
+    fn scans_arm_slow_pages_and_slow_down_after_passes_with_faults() {
         let (mut scanner, mut memory) = scanner_and_memory();
         assert_eq!(scan(&mut scanner, &mut memory), ((4..8).collect(), us(20)));
         assert_eq!(scan(&mut scanner, &mut memory), ((8..16).collect(), us(20)));
@@ -253,7 +251,7 @@ mod tests {
         scanner.follow_linux_6_12(1);
         scanner.cursor = 12;
         assert_eq!(scan(&mut scanner, &mut memory), ((12..20).collect(), us(20)));
-        // Before the period has passed.
+        // The period has not passed yet.
         assert_eq!(scan(&mut scanner, &mut memory), (vec![], us(20)));
         scanner.stamp = None;
         assert_eq!(scan(&mut scanner, &mut memory), ((20..24).collect(), us(20)));

@@ -22,8 +22,6 @@
 //!   (`remap_clean_page`); if SSP kept that, there would be as many faults as in NOMAD.
 //! * `shadow-fault`: only writes that free a shadow are noticed. A page that is written in every stay
 //!   in fast memory then keeps a shadow at every other promotion.
-//!
-//! If pages are read in one stay in fast memory and written in the next, the flag predicts wrongly.
 
 use super::knobs::{KnobValue, Knobs, Settings};
 use super::nomad::{self, Nomad, ShadowRule};
@@ -212,7 +210,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_write_to_a_promoted_page_costs_its_next_shadow(steps in steps(), three: bool) {
+        fn a_write_to_a_promoted_page_prevents_its_next_shadow(steps in steps(), three: bool) {
             let nodes: &[usize] = if three { &[8, 12, 24] } else { &[10, 26] };
             for notice in ["dirty-bit", "write-protect"] {
                 check_flags(&noticing(notice), nodes, &steps);

@@ -50,24 +50,24 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn nothing_is_lost(steps in steps(), three: bool) {
+    fn no_write_is_lost(steps in steps(), three: bool) {
         run_all(nodes(three), &steps, false, None, |memory| memory);
     }
 
     #[test]
-    fn nothing_is_lost_where_pages_are_pinned(steps in steps(), three: bool, seed: u64, us in 1..200u64) {
+    fn no_write_is_lost_if_pages_are_pinned(steps in steps(), three: bool, seed: u64, us in 1..200u64) {
         let period = Time::from_ps(us * 1_000_000);
         run_all(nodes(three), &steps, false, None, |memory| memory.pinning(seed, period));
     }
 
     #[test]
-    fn nothing_is_lost_while_copies_go_on(steps in steps(), three: bool, ns in 0..20_000u64) {
+    fn no_write_is_lost_during_background_copies(steps in steps(), three: bool, ns in 0..20_000u64) {
         let delay = Time::from_ps(ns * 1000);
         run_all(nodes(three), &steps, false, None, |memory| memory.copying_for(delay));
     }
 
     #[test]
-    fn nothing_is_lost_without_one_capability(steps in steps(), three: bool, lacking in 0..4usize) {
+    fn no_write_is_lost_without_one_capability(steps in steps(), three: bool, lacking in 0..4usize) {
         let (name, capability) = Capability::ALL[lacking];
         run_all(nodes(three), &steps, false, Some(name), |memory| memory.lacking(capability));
     }
@@ -78,12 +78,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4))]
 
     #[test]
-    fn nothing_is_lost_in_huge_pages(steps in huge_steps()) {
+    fn no_write_is_lost_in_huge_pages(steps in huge_steps()) {
         run_all(&HUGE_NODES, &steps, true, None, |memory| memory);
     }
 
     #[test]
-    fn nothing_is_lost_in_pinned_huge_pages(steps in huge_steps(), seed: u64) {
+    fn no_write_is_lost_in_pinned_huge_pages(steps in huge_steps(), seed: u64) {
         let period = Time::from_ps(20_000_000);
         run_all(&HUGE_NODES, &steps, true, None, |memory| memory.pinning(seed, period));
     }

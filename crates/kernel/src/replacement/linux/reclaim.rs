@@ -110,7 +110,7 @@ impl Lists {
         }
         let weights = [swappiness, MAX_SWAPPINESS - swappiness];
         let costs = self.cost.map(|cost| cost + self.cost.iter().sum::<u64>());
-        // Each share is below 600, because the sum of `costs` is at most three times each cost.
+        // Below 600, so that products fit: the sum of `costs` is at most three times each cost.
         let shares = TYPES.map(|kind| weights[kind] * (costs[0] + costs[1] + 1) / (costs[kind] + 1));
         let scaled = |count: u64, share: u64| match count * share {
             // The usual case, without a slow division.
@@ -184,7 +184,7 @@ impl Lists {
     /// The scan of [`Lists::shrink`], without the final deactivation.
     fn shrink_lists(&mut self, priority: u32, force: bool, bits: &mut impl AccessBits) -> bool {
         let activated = self.seen_activated();
-        let refaulted = TYPES.map(|kind| match self.notice {
+        let refaulted = TYPES.map(|kind| match self.recent_faults {
             0 => activated[kind] != self.activated_before[kind],
             faults => activated[kind] > 0 && self.faults - self.activated_at[kind] <= faults,
         });

@@ -75,7 +75,7 @@ impl Generations {
         if self.isolated.is_empty() && scanned < limit { 0 } else { scanned }
     }
 
-    /// `get_type_to_scan`, of which the first tiers of both types decide here.
+    /// `get_type_to_scan`; only first tiers are in use.
     fn type_to_scan(&self, swappiness: u64) -> usize {
         let [anon, files] = &self.feedback;
         let refaulted =

@@ -25,7 +25,6 @@ pub struct Live {
 }
 
 impl Live {
-    /// No slots.
     pub fn new() -> Self {
         #[cfg(target_arch = "x86_64")]
         let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt");
@@ -63,7 +62,6 @@ impl Live {
         }
     }
 
-    /// Whether `slot` is live.
     pub fn has(&self, slot: usize) -> bool {
         self.bits[slot / LINE][slot % LINE / 64] >> (slot % 64) & 1 == 1
     }

@@ -9,7 +9,7 @@ pub(super) const WEIGHT: u32 = HUGE;
 /// Frames by bin.
 pub(super) type Histogram = [u64; BINS];
 
-/// Flag: its count is in the histogram, because it was sampled or halved.
+/// Page flag: its count is in the histogram, because it was sampled or halved.
 pub(super) const COUNTED: u8 = 1;
 
 /// `get_idx`.

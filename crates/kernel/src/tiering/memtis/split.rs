@@ -40,9 +40,10 @@ pub(super) struct Splitter {
     threshold: usize,
     /// Samples in the fast node.
     fast: Samples,
+    /// Samples of base pages with [`WAS_HOT`].
     hot_base: Samples,
     /// `fast.before` before the last halving.
-    fast_then: u64,
+    previous_fast: u64,
     since_split: u64,
     halvings: u32,
     /// Huge pages with hot base pages, and the skews of those that are not hot throughout.
@@ -140,7 +141,7 @@ impl Splitter {
     pub(super) fn begin_cooling(&mut self) {
         self.threshold = self.threshold.saturating_sub(1);
         self.halvings = self.halvings.saturating_add(1);
-        self.fast_then = self.fast.before;
+        self.previous_fast = self.fast.before;
         self.fast.halve();
         self.hot_base.halve();
         self.in_use = 0;
@@ -177,7 +178,7 @@ impl Splitter {
             return self.choose(self.queue.len());
         }
         // The last splits did not raise the hit ratio by 3 %.
-        if self.has_split && self.fast.before * 100 < self.fast_then * 103 {
+        if self.has_split && self.fast.before * 100 < self.previous_fast * 103 {
             self.stopped = true;
             return;
         }

@@ -1,9 +1,9 @@
-//! The contract of [`Memory`] as a suite that every world runs: the reference implementation, the
+//! A test suite of the contract of [`Memory`] for every world: the reference implementation, the
 //! simulator, the runtime under a real program.
 //!
-//! The policy takes random actions in every hook and in a thread. Around each action, it checks the
-//! state of all pages and nodes: what changed, and what was refused, must be what the contract says.
-//! The world checks that no write is lost.
+//! The suite's policy takes random actions in every hook and in a thread. It checks the outcome of each
+//! action, and the state of all pages and nodes before and after, against the contract. The world
+//! checks that no write is lost.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ pub trait Subject {
     fn step(&mut self, step: Step);
 }
 
-/// Creates the policy, wherever the world runs it.
+/// Creates the policy; may be called on another thread.
 pub type Make = Box<dyn FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made> + Send>;
 
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +95,7 @@ enum Hook {
 /// Maximum actions in one step of the program: actions can cause further hooks endlessly.
 const ACTIONS: usize = 8;
 
-/// The state of the policy.
+/// State of [`Prober`], shared with the suite.
 #[derive(Default)]
 struct Probe {
     acts: Vec<Act>,
@@ -109,8 +109,8 @@ struct Probe {
     now: Time,
     shares_nodes: bool,
     /// Whether the policy's thread runs periodically; otherwise only when woken.
-    goes_on: bool,
-    /// Actions that were carried out.
+    is_periodic: bool,
+    /// Kinds of action that were carried out.
     done: BTreeSet<&'static str>,
 }
 
@@ -471,7 +471,7 @@ impl Policy for Prober {
             probe.check(mem, thread, Act::Commit(page, promoted && page.number() % 8 != 0));
         }
         probe.act(mem, thread, 2);
-        if probe.goes_on { Next::At(mem.now().plus(STEP)) } else { Next::Idle }
+        if probe.is_periodic { Next::At(mem.now().plus(STEP)) } else { Next::Idle }
     }
 }
 
@@ -479,7 +479,7 @@ impl Policy for Prober {
 const STEP: Time = Time::from_ps(7_000_000);
 
 /// The suite: random programs in worlds that `start` makes from a policy and a seed for the world's
-/// other properties. Every action must be carried out in some of them.
+/// other properties. Every kind of action must be carried out in some world.
 ///
 /// # Panics
 /// A world violates the contract. The message has the smallest program that shows this.
@@ -520,7 +520,7 @@ fn conforms<S: Subject>(
     let probe = Arc::new(Mutex::new(Probe {
         acts: acts.to_vec(),
         left: ACTIONS,
-        goes_on: true,
+        is_periodic: true,
         ..Probe::default()
     }));
     let of_policy = Arc::clone(&probe);
@@ -567,11 +567,11 @@ fn conforms<S: Subject>(
             Step::Zeros | Step::Sleep => {}
         }
     }
-    // Complete copies wake the thread.
+    // Completed copies wake the thread.
     for _ in 0..16 {
         {
             let mut probe = locked(&probe);
-            (probe.goes_on, probe.left) = (false, 0);
+            (probe.is_periodic, probe.left) = (false, 0);
         }
         world.step(Step::Sleep);
     }

@@ -63,7 +63,7 @@ struct Worker {
     due: Time,
 }
 
-/// Which pages are pinned: in each period another quarter of them.
+/// Which pages are pinned: a pseudo-random quarter, another in each period.
 #[derive(Clone, Copy, Debug)]
 struct Pins {
     seed: u64,
@@ -93,6 +93,7 @@ pub struct ReferenceMemory {
     event: Time,
     /// Cost of the current event so far.
     charged: Time,
+    /// Loads and stores per sample; 0: no samples.
     sample_periods: [u64; 2],
     until_sample: [u64; 2],
     lacking: Vec<Capability>,
@@ -165,7 +166,6 @@ impl ReferenceMemory {
         Ok(policy)
     }
 
-    /// The program's clock.
     pub fn clock(&self) -> Time {
         self.clock
     }
@@ -352,7 +352,7 @@ impl ReferenceMemory {
         self.run_due(policy, self.clock, true);
     }
 
-    /// The page that is being copied, if there is one.
+    /// The first page that is being copied.
     pub fn copying(&self) -> Option<Page> {
         let mut copied = self.table.iter().filter(|(_, mapping)| mapping.copy.is_some());
         copied.next().map(|(number, _)| Page::new(*number))
@@ -403,7 +403,7 @@ impl ReferenceMemory {
         self.event_ended(self.clock);
     }
 
-    /// Copies begun in the event that ended at `end` are complete when their time has passed.
+    /// Set the completion times of copies begun in the event that ended at `end`.
     fn event_ended(&mut self, end: Time) {
         let complete = end.plus(self.copy_delay.unwrap_or_default());
         for (page, thread) in std::mem::take(&mut self.begun) {
@@ -431,8 +431,7 @@ impl ReferenceMemory {
         self.clock = until;
     }
 
-    /// Wake the thread of the next completed copy, if it is not after `until`. Returns whether there is
-    /// one.
+    /// Wake the thread of the next copy that is complete by `until`. Returns whether there is one.
     fn complete_next(&mut self, until: Time) -> bool {
         let next = (0..self.completions.len()).min_by_key(|i| self.completions[*i].0);
         let Some(index) = next.filter(|i| self.completions[*i].0 <= until) else { return false };
