@@ -3,7 +3,7 @@
 //!
 //! Each process has its own file, named after its PID and unlinked after opening.
 //!
-//! A stored page is read from its buffer until it is written. Without io_uring, requests are synchronous.
+//! Until a stored page is written, it is read from its buffer. Without io_uring, requests are synchronous.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::RawFd;
@@ -41,7 +41,7 @@ struct PagesOnFile {
     slots: Slots,
     /// Whether the page of each slot is in the file. A page of zeros is not.
     stored: Vec<bool>,
-    held: u64,
+    nonzero_pages: u64,
     buffer: Box<Aligned>,
     queue: Option<Queue>,
 }
@@ -71,7 +71,7 @@ impl PagesOnFile {
             file,
             slots: Slots::new(pages),
             stored: Vec::new(),
-            held: 0,
+            nonzero_pages: 0,
             buffer: Box::new(Aligned::ZEROS),
             queue: ring.map(Queue::new),
         })
@@ -131,7 +131,7 @@ impl Far for PagesOnFile {
                 self.slots.free(slot);
                 return Err(fault);
             }
-            self.held += 1;
+            self.nonzero_pages += 1;
         }
         if self.stored.len() <= slot.index() {
             self.stored.resize(slot.index() + 1, false);
@@ -170,7 +170,7 @@ impl Far for PagesOnFile {
     }
 
     fn free(&mut self, slot: Slot) {
-        self.held -= u64::from(self.stored[slot.index()]);
+        self.nonzero_pages -= u64::from(self.stored[slot.index()]);
         if let Some(queue) = &mut self.queue {
             match queue.buffer_of(slot) {
                 Some((_, Use::Reading(_) | Use::Writing(_))) => return queue.freed.push(slot),
@@ -205,7 +205,7 @@ impl Far for PagesOnFile {
         let depth = queue.ring.count() + queue.waiting.len() + 1;
         let predicted_ns = queue.predicted_ns(depth);
         let request = Request { slot, began: now_ns, predicted_ns, depth };
-        // The slot's previous page may have arrived after it was freed. Report one arrival for both.
+        // An arrival of the slot's previous page may be unreported. Report one arrival for both pages.
         let was_pending = queue.arrivals.iter().any(|arrival| arrival.slot == slot);
         queue.arrivals.retain(|arrival| arrival.slot != slot);
         let Some(buffer) = queue.buffer() else {
@@ -244,7 +244,7 @@ impl Far for PagesOnFile {
     }
 
     fn bytes(&self) -> u64 {
-        self.held * PAGE as u64
+        self.nonzero_pages * PAGE as u64
     }
 }
 

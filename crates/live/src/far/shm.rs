@@ -1,4 +1,4 @@
-//! `shm`: uncompressed shared memory, at the cost of a copy. With `--far-latency` it emulates slower memory.
+//! `shm`: uncompressed shared memory; a transfer is a copy. With `--far-latency` it emulates slower memory.
 
 use std::fs::File;
 use std::path::Path;

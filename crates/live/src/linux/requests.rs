@@ -104,7 +104,7 @@ impl Kernel for Linux {
         let (from, at) = (self.parking.at(from), self.parking.at(to));
         self.program.copy(at.addr() as u64, from, PAGE as u64, false)?;
         // If the node is full, the kernel uses another one.
-        if self.nodes.as_ref().is_some_and(|nodes| nodes.has(at)) {
+        if self.nodes.as_ref().is_some_and(|nodes| nodes.is_far(at)) {
             return Ok(());
         }
         self.discard(to, 1);
