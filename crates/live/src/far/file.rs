@@ -42,7 +42,8 @@ struct PagesOnFile {
     /// Whether the page of each slot is in the file. A page of zeros is not.
     stored: Vec<bool>,
     nonzero_pages: u64,
-    buffer: Box<Aligned>,
+    bounce_buffer: Box<Aligned>,
+    /// `None` without io_uring.
     queue: Option<Queue>,
 }
 
@@ -72,7 +73,7 @@ impl PagesOnFile {
             slots: Slots::new(pages),
             stored: Vec::new(),
             nonzero_pages: 0,
-            buffer: Box::new(Aligned::ZEROS),
+            bounce_buffer: Box::new(Aligned::ZEROS),
             queue: ring.map(Queue::new),
         })
     }
@@ -91,8 +92,8 @@ impl PagesOnFile {
 
     fn write(&mut self, slot: Slot, page: &[u8]) -> std::result::Result<(), Fault> {
         let Some(queue) = &mut self.queue else {
-            self.buffer.0.copy_from_slice(page);
-            let written = self.file.write_all_at(&self.buffer.0, offset_of(slot));
+            self.bounce_buffer.0.copy_from_slice(page);
+            let written = self.file.write_all_at(&self.bounce_buffer.0, offset_of(slot));
             return written.map_err(|error| {
                 if no_room(&error) { Fault::Full } else { broken("writing", &error) }
             });
@@ -163,9 +164,9 @@ impl Far for PagesOnFile {
             }
         }
         self.file
-            .read_exact_at(&mut self.buffer.0, offset_of(slot))
+            .read_exact_at(&mut self.bounce_buffer.0, offset_of(slot))
             .map_err(|error| broken("reading", &error))?;
-        page.copy_from_slice(&self.buffer.0);
+        page.copy_from_slice(&self.bounce_buffer.0);
         Ok(())
     }
 

@@ -21,7 +21,7 @@ pub struct Slow {
     ready: FxHashSet<Slot>,
     /// Scratch space for arrivals of the wrapped tier.
     arrivals: Vec<Arrival>,
-    /// The time of the latest call.
+    /// The time of the latest call of `arrived`.
     now: u64,
     busy_until: u64,
 }

@@ -51,7 +51,7 @@ struct OnFlash {
     /// The file of the flash, until the device has it.
     file: Option<File>,
     slots: Slots,
-    held: u64,
+    stored_pages: u64,
     device: Option<Device>,
 }
 
@@ -111,7 +111,7 @@ impl OnFlash {
             .custom_flags(libc::O_TMPFILE | libc::O_CLOEXEC)
             .open(&folder)
             .map_err(|error| Error::io(&folder, "making a file in", &error))?;
-        Ok(Self { machine, file: Some(file), slots: Slots::new(pages), held: 0, device: None })
+        Ok(Self { machine, file: Some(file), slots: Slots::new(pages), stored_pages: 0, device: None })
     }
 
     fn device(&mut self) -> std::result::Result<&mut Device, Fault> {
@@ -297,7 +297,7 @@ impl Far for OnFlash {
             device.begin(number, true, None)?;
         }
         device.frame(number).copy_from_slice(page);
-        self.held += 1;
+        self.stored_pages += 1;
         Ok(slot)
     }
 
@@ -318,7 +318,7 @@ impl Far for OnFlash {
     }
 
     fn free(&mut self, slot: Slot) {
-        self.held -= 1;
+        self.stored_pages -= 1;
         self.slots.free(slot);
     }
 
@@ -371,7 +371,7 @@ impl Far for OnFlash {
     }
 
     fn bytes(&self) -> u64 {
-        self.held * PAGE as u64
+        self.stored_pages * PAGE as u64
     }
 }
 

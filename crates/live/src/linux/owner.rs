@@ -52,8 +52,8 @@ impl Owner {
 
     /// Whether another process uses this process's memory.
     fn memory_has_others(&self) -> bool {
-        // `unshare` fails unless this process has one thread and shares its memory with nobody. Its success
-        // has no effect. SAFETY: a system call that takes a number.
+        // Fails unless this process has one thread and shares its memory with nobody. It has no other effect.
+        // SAFETY: a system call that takes a number.
         if unsafe { libc::unshare(libc::CLONE_VM) } == 0 {
             return false;
         }
@@ -64,7 +64,7 @@ impl Owner {
     }
 }
 
-/// Whether a process has the address space of this one; `None` if this process may not know.
+/// Whether a process has the address space of this one; `None` if unknown.
 fn shares_memory(pid: u32) -> Option<bool> {
     match thread_shares_memory(pid) {
         // The main thread may have ended before others.

@@ -45,15 +45,15 @@ impl Kernel for Linux {
     fn events(&mut self, into: &mut Vec<Event>) {
         let count = self.program.read(&mut self.messages);
         let (area, doorbell) = (self.parking.range(), self.parking.last());
-        let mut foreign = false;
+        let mut is_area_referenced = false;
         for message in &self.messages[..count] {
             match decode(message, |fd| adopt(&mut self.children, fd)) {
                 Some(Event::Fault { at, .. }) if at == doorbell => self.doorbell_rang = true,
-                Some(Event::Fault { at, .. }) if area.contains(at) => foreign = true,
+                Some(Event::Fault { at, .. }) if area.contains(at) => is_area_referenced = true,
                 event => into.extend(event),
             }
         }
-        if foreign {
+        if is_area_referenced {
             self.fail_references();
         }
     }

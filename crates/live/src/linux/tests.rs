@@ -159,7 +159,7 @@ fn three_pages_in_four_tebibytes_are_found_by_one_request() {
     assert_eq!(kernel.pagemap.requests, 1 + 3);
 }
 
-/// A page counts as present if `/proc/self/pagemap` shows it in memory or on swap.
+/// A page counts as present if `/proc/self/pagemap` shows it in memory (bit 63) or on swap (bit 62).
 #[test]
 fn present_pages_are_those_of_the_page_map() {
     let Some(mut kernel) = linux(1) else { return };
@@ -199,8 +199,7 @@ fn present_pages_are_those_of_the_page_map() {
     }
 }
 
-/// While a message about mappings is unread, every request fails, even one that moves a page from a new
-/// mapping at the same address.
+/// Even one that moves a page of a new mapping at the same address.
 #[test]
 fn while_a_message_is_unread_every_request_is_refused() {
     let Some((memory, mut kernel, range)) = with_program(4, 4) else { return };

@@ -134,6 +134,7 @@ impl Model {
     /// True once in `of` times on average.
     fn by_chance(&mut self, of: u64) -> bool {
         self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        // Not 1, the first number of seed 0: it would be true for every `of`.
         self.chance != 1 && (self.chance >> 33).is_multiple_of(of)
     }
 
