@@ -14,7 +14,6 @@ use crate::{PAGE, Slot};
 /// Why a page could not be stored or loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// No room.
     Full,
     /// A read or write failed: what, and why.
     Broken(String),
@@ -44,7 +43,6 @@ pub enum Fetch {
 /// A page that was pending and can be loaded now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Its slot.
     pub slot: Slot,
     /// Read time predicted at the first request.
     pub predicted_ns: u64,

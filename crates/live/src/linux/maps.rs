@@ -3,9 +3,8 @@
 /// A mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapsLine<'a> {
-    /// The first address.
     pub start: u64,
-    /// The address after the last.
+    /// Exclusive.
     pub end: u64,
     /// As in `rw-p`.
     pub rights: [u8; 4],

@@ -83,7 +83,7 @@ fn requests_answer_as_the_model_does() {
     assert_eq!(kernel.place_zeros(a, 4), Ok(4));
     assert_eq!(kernel.place_zeros(b, 1), Err(Fail::Exists));
     assert_eq!(kernel.park(b, p), Ok(()));
-    // A copy of a parked frame, which stays.
+    // A copy leaves the parked frame in place.
     assert_eq!(kernel.place_copy(b, p, true, NodeId::FAST), Ok(()));
     assert_eq!(kernel.frame(p), page_of(0));
     assert_eq!(read_at(b), 0);
@@ -435,7 +435,6 @@ fn a_message_of_removed_pages_covers_one_mapping() {
     assert_eq!(kernel.pagemap.present(registered), []);
 }
 
-/// Two messages: the pages have moved, and their source was unmapped.
 #[test]
 fn a_move_sends_two_messages() {
     let target = Mapping::new(4).unwrap();
@@ -466,9 +465,8 @@ fn a_move_sends_two_messages() {
     assert!(kernel.is_quiet());
 }
 
-/// Why faults are not handled in a signal handler of the faulting thread (`UFFD_FEATURE_SIGBUS`), which would
-/// save two thread switches: the kernel raises the signal only for the program's own references. System calls
-/// with missing memory fail, including those with which `libc` waits for a lock.
+/// So faults cannot be served in a signal handler of the faulting thread (`UFFD_FEATURE_SIGBUS`), which would
+/// save two thread switches: libc's locks would fail.
 #[test]
 fn where_faults_raise_a_signal_system_calls_fail() {
     const SIGBUS: u64 = 1 << 7;

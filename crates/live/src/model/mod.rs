@@ -284,7 +284,7 @@ impl Model {
         (part, Some(self.message(Event::Removed(part))))
     }
 
-    /// Remove pages. `message`: the ID of the message about it; 0 for none.
+    /// Remove pages. `message`: the ID of the message about their removal; 0 for none.
     pub(crate) fn zap(&mut self, range: Range, message: u64) {
         self.note(format!("zap {range:?} of {message}"));
         for at in range.each() {
