@@ -1,10 +1,10 @@
 //! A program with memory on two nodes, and a launcher for it. Needs a machine with two memory nodes, such as
 //! a guest (`bench/numa-kernel/live.py`).
 //!
-//! * `two_nodes program MIB REFERENCES` makes this number of references to MIB MiB of memory, checks what it
-//!   reads, and prints on which nodes its pages are.
-//! * `two_nodes hot MIB HOT SECONDS` writes MIB MiB of memory, then reads the last HOT MiB for this time, and
-//!   prints on which nodes these are.
+//! * `two_nodes program MIB REFERENCES` makes REFERENCES references to MIB MiB of memory, checks the values
+//!   that it reads, and prints the number of its pages on each node.
+//! * `two_nodes hot MIB HOT SECONDS` writes MIB MiB of memory, reads the last HOT MiB for SECONDS s, and
+//!   prints the number of these hot pages on each node.
 //! * `two_nodes run LIBRARY FAST FAR POLICY COMMAND...` is `nearfar run` without Python.
 //! * `two_nodes fill NODE MIB COMMAND...` runs a command while only MIB MiB of a node are free.
 //!
@@ -24,10 +24,9 @@ use nearfar_schema::{Given, Options as _};
 use nearfar_trace::{Error, Result};
 
 const PAGE: usize = 4096;
-/// Words of a page that are written and read.
+/// Number of words of each page that are written and read.
 const WORDS: usize = 8;
-/// Pause of the program: at the start, until its memory is managed, and at the end, so that others can
-/// observe it.
+/// Pause of the program until its memory is managed, and near its end, for observers.
 const PAUSE: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
@@ -59,7 +58,7 @@ fn setup(fast: &str, far: &str, policy: &str) -> Result<Setup> {
     options.setup(BTreeMap::new())
 }
 
-/// Run a program. Print its summary, and the pages that it used last.
+/// Run a program. Print its summary, and the last numbers of its fast and far pages.
 fn run(library: &str, fast: &str, far: &str, policy: &str, command: &[String]) -> Result<ExitCode> {
     let setup = setup(fast, far, policy)?;
     let mut last = [0; 4];
@@ -85,15 +84,15 @@ fn fill(node: usize, mib: usize, command: &[String]) -> Result<ExitCode> {
     };
     let (preferred, mask) = (1, 1u64 << node);
     let prefer = |policy: i32, mask: *const u64| {
-        // SAFETY: the kernel reads one bit less than the given number.
+        // SAFETY: the kernel reads one bit less than the given number: those of `mask`.
         unsafe { libc::syscall(libc::SYS_set_mempolicy, policy, mask, 65) }
     };
     if prefer(preferred, &raw const mask) < 0 {
         return Err(fails("preferring a node")(io::Error::last_os_error()));
     }
-    // Written, so that it is resident. The guest has no swap.
+    // The ballast is written, so it is resident: the guest has no swap.
     let (mut ballast, mut free, mut without_effect) = (Vec::new(), free_mib()?, 0);
-    // Processes that have ended may still be freeing memory.
+    // Four tries, as ended processes may still be freeing memory.
     while free > mib && without_effect < 4 {
         ballast.push(vec![1u8; 4 << 20]);
         let now = free_mib()?;
@@ -109,8 +108,8 @@ fn fill(node: usize, mib: usize, command: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::from(status.code().unwrap_or(1) as u8))
 }
 
-/// Random references of the program: the page, and a random number if it is a write. Half of the references
-/// are to a hot eighth of the pages, which moves.
+/// Random references: the page, and for a write the value. Half of them are to a hot eighth of the pages,
+/// which moves.
 struct References {
     pages: usize,
     count: usize,
@@ -155,7 +154,7 @@ impl Memory {
         page * PAGE / 8 + part * (PAGE / 8 / WORDS)
     }
 
-    /// Make these references. Returns a checksum of what was read, or a line about a wrong value.
+    /// Returns a checksum of the values read, or a description of a wrong one.
     fn refer(&mut self, references: References) -> std::result::Result<u64, String> {
         let mut sum = 0u64;
         for (page, write) in references {
@@ -203,7 +202,6 @@ fn program(mib: usize, references: usize) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Keep a known part of the memory hot.
 fn keep_hot(mib: usize, hot: usize, seconds: usize) -> Result<ExitCode> {
     let mut words = vec![0u64; (mib << 20) / 8];
     words.chunks_mut(PAGE / 8).enumerate().for_each(|(page, words)| words[0] = page as u64 + 1);

@@ -1,16 +1,16 @@
-//! Changes that a child makes to its mappings while its pages are copied.
+//! Changes that a child makes to its mappings while pages are copied to it.
 
 use crate::{Event, Range, Va};
 
 /// Maps the address of a page at the fork to its current address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Moves {
-    /// Changed ranges in order: the new start of a moved one, `None` for an unmapped one.
+    /// Changes in order: a range, and its new start, or `None` if it was released or unmapped.
     moves: Vec<(Range, Option<Va>)>,
 }
 
 impl Moves {
-    /// Apply a message of the child.
+    /// Record a message of the child.
     pub(crate) fn note(&mut self, event: Event) {
         match event {
             Event::Removed(range) | Event::Unmapped(range) => self.moves.push((range, None)),
@@ -23,7 +23,7 @@ impl Moves {
         }
     }
 
-    /// The current address of the page that was at `at` at the fork; `None` if it was unmapped.
+    /// The current address of the page that was at `at` at the fork; `None` if it is gone.
     pub(crate) fn current(&self, at: Va) -> Option<Va> {
         self.moves.iter().try_fold(at, |at, (range, to)| {
             if !range.contains(at) {

@@ -4,11 +4,11 @@
 //! A missing page reads as zeros once the last descriptor of its userfaultfd is closed. The manager and the
 //! keeper share one descriptor table, so both hold the userfaultfds of children from their creation; the
 //! launcher holds a copy of the userfaultfd of each managed program. While the manager or the keeper exists,
-//! a reference to a missing page waits. So the program's processes are killed first, and the holders only
-//! when all of these have ended, as a process may run for a moment after SIGKILL. The **watcher** does this:
-//! the launcher, or the keeper if there is no launcher.
+//! a reference to a missing page waits. So the program's processes are killed first. The manager and the
+//! keeper follow when all of them have ended: a process may run for a moment after SIGKILL. The **watcher**
+//! kills them: the launcher, or the keeper if there is no launcher.
 //!
-//! The next step depends only on the observed state, so a watcher can take over from another.
+//! The next step depends only on the observed state, so the keeper can take over from the launcher.
 
 /// The process that kills a failed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub struct RunState {
     pub finished: bool,
     /// The manager has reported a failure, or makes no progress.
     pub failed: bool,
-    /// Processes that use the program's memory, or descend from one that does, exist. A killed process exists
-    /// until it is a zombie.
+    /// A process exists that uses the program's memory, or descends from one that does. A killed process
+    /// exists until it is a zombie.
     pub programs: bool,
 }
 
@@ -43,7 +43,7 @@ pub enum Step {
     KillPrograms,
     KillManager,
     KillKeeper,
-    /// The launcher closes its copies of descriptors; the keeper ends.
+    /// The run is over: the launcher closes its copies of descriptors; the keeper ends.
     Close,
 }
 
@@ -63,7 +63,6 @@ impl RunState {
             return Step::Wait;
         }
         if !self.is_lost() {
-            // The manager serves the program, or children of a program that has ended.
             return Step::Wait;
         }
         if self.programs {
@@ -95,7 +94,7 @@ mod tests {
         root: bool,
         child: bool,
         lacks: bool,
-        /// A process was killed, or the manager has failed.
+        /// The one failure of the run has happened.
         struck: bool,
     }
 
@@ -119,7 +118,7 @@ mod tests {
                 Step::KillManager => vec![Self { manager: false, ..self }],
                 Step::KillKeeper => vec![Self { keeper: false, ..self }],
                 Step::Close if is_keeper => vec![Self { keeper: false, ..self }],
-                // The program ends with its parent.
+                // The program ends with the launcher (PR_SET_PDEATHSIG).
                 Step::Close => vec![Self { launcher: false, root: false, ..self }],
             }
         }

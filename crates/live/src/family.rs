@@ -24,9 +24,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// The order guarantees that no process reads a wrong byte. Managers are stopped first: a managed process
 /// cannot complete a fork until its manager has read the message. Otherwise a process that forks and ends
-/// after the list of processes was made would leave an unseen child. If the message was read just before,
-/// this may still happen once, so the list must be empty twice. Managers and keepers are killed last: while
-/// one of them holds a userfaultfd, a reference to a missing page waits.
+/// after the list of processes was made would leave an unlisted child. A message that was read just before
+/// the stop still allows one such fork, so the list must be empty twice. Managers and keepers are killed
+/// last: while one of them holds a userfaultfd, a reference to a missing page waits.
 pub fn kill(shared: &Shared, root: u32) {
     let find = || {
         let mut pids = descendants(root);
@@ -92,7 +92,7 @@ fn signal(pid: u32, number: i32) {
     unsafe { libc::kill(pid as i32, number) };
 }
 
-/// The fields of a process's or thread's `stat` after the name.
+/// The fields of `stat` after the name, of the process or thread with this folder in `/proc`.
 pub(crate) fn stat(folder: &str) -> Option<String> {
     let text = fs::read_to_string(format!("{folder}/stat")).ok()?;
     Some(text.rsplit_once(") ")?.1.to_owned())
@@ -111,8 +111,8 @@ fn is_running(pid: u32) -> bool {
 }
 
 /// Whether `holds` is true for a name in the folder that is a number. `None` if the folder cannot be read.
-/// Unlike `read_dir`, it does not use libc's allocator, which belongs to the program: that may have ended, or
-/// may have held the allocator's lock when the keeper was created.
+/// Unlike `read_dir`, it does not use libc's allocator, which belongs to the program: the program may have
+/// ended, or may have held the allocator's lock when the keeper was created.
 pub(crate) fn any_number(folder: &str, mut holds: impl FnMut(u32) -> bool) -> Option<bool> {
     let folder = File::open(folder).ok()?;
     let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
@@ -197,18 +197,18 @@ mod tests {
         let (shared, file) = Shared::create().unwrap();
         let _watched = Shared::map_to_read(&file).unwrap();
         // SAFETY: a fork whose child makes an orphan and ends; both only make system calls.
-        let between = unsafe {
-            let between = libc::fork();
-            if between == 0 {
+        let parent = unsafe {
+            let parent = libc::fork();
+            if parent == 0 {
                 if libc::fork() == 0 {
                     libc::pause();
                 }
                 libc::_exit(0);
             }
-            libc::waitpid(between, std::ptr::null_mut(), 0);
-            between
+            libc::waitpid(parent, std::ptr::null_mut(), 0);
+            parent
         };
-        assert!(between > 0);
+        assert!(parent > 0);
         let others = || users_of(shared.inode()).filter(|pid| *pid != std::process::id());
         let orphans: Vec<u32> = others().collect();
         assert_eq!(orphans.len(), 1, "{orphans:?}");

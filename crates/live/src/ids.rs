@@ -63,7 +63,7 @@ impl Range {
     }
 }
 
-/// A place in the parking area, which holds one frame or none.
+/// A place in the parking area ([`Kernel`](crate::Kernel)), which holds one page frame or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame(u32);
 

@@ -29,13 +29,13 @@ pub enum Fail {
 /// A message of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A thread waits at this page, which is missing or, if `protected`, write-protected.
+    /// A thread waits at this page.
     Fault {
         at: Va,
         write: bool,
-        /// The page is present, and the thread writes to it.
+        /// The page is present and write-protected, and the thread writes to it. If false, it is missing.
         protected: bool,
-        /// The thread's ID in the system; 0 if unknown.
+        /// The thread's TID; 0 if unknown.
         thread: u32,
     },
     /// The program releases these pages (`madvise`). The kernel removes them after this message was read.
@@ -59,6 +59,9 @@ pub struct NewRegion {
 
 /// The kernel.
 ///
+/// The **parking area** is an address range of the runtime. A frame that is moved there is out of reach of
+/// the program and of devices.
+///
 /// **The rule that makes this safe.** While a message about mappings (all but [`Event::Fault`]) is unread,
 /// each request fails with [`Fail::Again`]. All messages that were read are applied before a request is made.
 /// So a request that succeeds acted on the mappings that the runtime knows. This requires that the parking
@@ -72,8 +75,8 @@ pub trait Kernel {
     fn events(&mut self, into: &mut Vec<Event>);
     /// Register memory of the program that is not in `known` yet.
     fn discover(&mut self, known: &Regions, into: &mut Vec<NewRegion>);
-    /// Place a new frame with this content at a missing page, and wake the threads that wait there. No
-    /// device can have pinned the frame yet.
+    /// Place a frame with this content at a missing page, write-protected if `protect`, and wake the threads
+    /// that wait there. The frame is new, so no device has pinned it.
     fn place(&mut self, at: Va, content: &[u8], protect: bool) -> Result<(), Fail>;
     /// [`place`](Kernel::place) with a copy of the frame parked at `from`. The new frame is on `node`: fast
     /// memory, or the memory node of a mapped far tier.
@@ -84,8 +87,8 @@ pub trait Kernel {
     /// Place new frames of zeros at up to `pages` missing pages from `at` on, and wake the threads that wait.
     /// Returns the number of placed pages, at least one. [`Fail`] if the first could not be placed.
     fn place_zeros(&mut self, at: Va, pages: u64) -> Result<u64, Fail>;
-    /// Move the page's frame to an empty place of the parking area, where neither program nor device can
-    /// reach it. The next reference to the page is a fault.
+    /// Move the page's frame to an empty place of the parking area. The next reference to the page is a
+    /// fault.
     fn park(&mut self, at: Va, to: Frame) -> Result<(), Fail>;
     /// Move a parked frame to a missing page, writable, and wake the threads that wait there.
     fn restore(&mut self, from: Frame, at: Va) -> Result<(), Fail>;
@@ -93,8 +96,8 @@ pub trait Kernel {
     fn protect(&mut self, at: Va, on: bool) -> Result<(), Fail>;
     /// Whether no change of mappings is in progress: all messages about past changes were read.
     fn is_quiet(&mut self) -> bool;
-    /// Sleep for as long as a thread that was preempted between a change of mappings and its message usually
-    /// takes to send the message.
+    /// Sleep until a thread that was preempted between a change of mappings and its message has probably sent
+    /// the message.
     fn wait_for_messages(&mut self);
     /// Let the threads that wait at this page retry their reference.
     fn wake(&mut self, at: Va);
@@ -102,7 +105,7 @@ pub trait Kernel {
     fn frame(&self, at: Frame) -> &[u8];
     /// The content of a parked frame, to write.
     fn frame_mut(&mut self, at: Frame) -> &mut [u8];
-    /// Free the frames in `frames` places from `from` on. The places are empty afterwards.
+    /// Free the frames parked in `frames` places from `from` on.
     fn discard(&mut self, from: Frame, frames: u32);
     /// Place a frame with this content at a missing page of a child.
     fn copy_to_child(&mut self, child: Child, at: Va, content: &[u8]) -> Result<(), Fail>;

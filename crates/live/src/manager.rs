@@ -14,10 +14,10 @@ use crate::{Child, Event, Kernel, NewRegion, Slot, Va};
 
 mod changes;
 
-/// Maximum number of pages that a first touch maps, if pages are touched in the order of their addresses.
+/// Maximum number of pages that a first touch maps if the accesses are sequential (fault-around).
 pub const AROUND: u64 = 16;
 
-/// Maximum number of policy calls for one reference. Afterwards, the reference goes through.
+/// Maximum number of policy calls for one reference. Then the page is faulted in without the policy.
 const MAX_POLICY_CALLS: usize = 100;
 /// Maximum number of refused faults in a row at one page. Then the program is ended, as it would fault for
 /// ever. A late message about a fault that was served is refused too, but only once.
@@ -31,7 +31,7 @@ pub(crate) const AMBIGUOUS: &str = "its threads move memory to and from the same
 pub(crate) const LOST: &str = "a thread was killed after it moved memory and before the kernel reported the move, while another thread forked";
 
 /// Consecutive turns with messages after which the policy's threads run nevertheless. If they ran more often,
-/// they would evict pages before the program's threads, which waited for these pages, have used them.
+/// they would evict pages before the program's faulting threads have used them.
 const BUSY_TURNS: u32 = 64;
 
 /// Turns that wait for a change of mappings by yielding; the following ones sleep for `BLOCKED_NS`.
@@ -42,7 +42,7 @@ const BLOCKED_NS: u64 = 50_000;
 pub struct Manager<K> {
     pub world: World<K>,
     policy: Box<dyn Policy>,
-    /// Decides which threads sleep while their page is read from the far tier.
+    /// Embedded page faults: which threads sleep while their page is read from the far tier.
     epf: Box<dyn Epf>,
     /// Faults whose page is being read, by slot.
     fetching: Vec<(Slot, Event)>,
@@ -53,7 +53,7 @@ pub struct Manager<K> {
     events: Vec<Event>,
     /// Faults that could not be served yet.
     deferred: Vec<Event>,
-    /// Children, each with the pages that are not mapped in it although no message explains it.
+    /// Children, each with the pages that it lacks although no message explains it.
     lacking: Vec<(Child, Vec<Va>)>,
     /// The page of the latest refused fault, and its number of refusals in a row.
     refused: (Va, u32),
@@ -120,8 +120,8 @@ impl<K: Kernel> Manager<K> {
         self
     }
 
-    /// Register the memory that the program has mapped since the last call, and map its pages. Returns
-    /// whether there was any.
+    /// Register the memory that the program has mapped since the last call, and manage its present pages.
+    /// Returns whether there was any such memory.
     pub fn discover(&mut self) -> bool {
         if !self.can_discover() {
             return false;
@@ -158,8 +158,7 @@ impl<K: Kernel> Manager<K> {
         self.order.is_settled() && self.world.kernel.is_quiet()
     }
 
-    /// Read and apply all messages, or run one step of a policy's thread. Threads also run in some of the
-    /// turns with messages, as a program may fault without end.
+    /// Read and apply all messages, or run one step of a policy's thread.
     ///
     /// # Errors
     /// Why the program cannot go on.
@@ -193,8 +192,8 @@ impl<K: Kernel> Manager<K> {
             self.event(|manager| placed = manager.world.place_all_unnumbered());
         }
         self.check_lacking();
-        // The threads of deferred faults were not woken: they would fault again, and faults are read before
-        // the messages that block requests.
+        // The threads of deferred faults were not woken: they would fault again, and these faults would be
+        // read before the messages that block requests.
         events.append(&mut self.deferred);
         for event in &events {
             if let Event::Fault { .. } = event {
@@ -267,7 +266,7 @@ impl<K: Kernel> Manager<K> {
         Ok(true)
     }
 
-    /// Mappings are changing, and every request is refused: usually for a moment, but a fork may take long.
+    /// End a turn in which mappings are changing, so that every request is refused. A fork may take long.
     fn blocked(&mut self) -> std::result::Result<Turn, String> {
         self.blocked_turns += 1;
         self.unless_broken(if self.blocked_turns < YIELDING_TURNS {
@@ -294,7 +293,7 @@ impl<K: Kernel> Manager<K> {
         self.world.end_event();
     }
 
-    /// One step of the thread that is due first.
+    /// One step of the policy's thread that is due first.
     fn work(&mut self) -> Turn {
         self.world.begin_event();
         let first = self.world.workers.all.iter().min_by_key(|worker| worker.due);
@@ -351,11 +350,11 @@ impl<K: Kernel> Manager<K> {
 
     /// A reference to a page without a number.
     fn first_touch(&mut self, at: Va) -> std::result::Result<(), Refused> {
-        let next = self.regions.end_of(at).map_or(1, |end| end.number() - at.number());
+        let pages_to_end = self.regions.end_of(at).map_or(1, |end| end.number() - at.number());
         let before = at.number().checked_sub(1).map(Va::new);
         // A sequential access will need the next pages; a random one would not.
         let is_sequential = before.is_some_and(|before| self.world.page_at(before).is_some());
-        let max = if is_sequential { self.around.min(next) } else { 1 };
+        let max = if is_sequential { self.around.min(pages_to_end) } else { 1 };
         let around = (1..max).find(|pages| self.world.is_known(at.plus(*pages))).unwrap_or(max);
         let placed = self.world.place_zeros(at, around)?;
         for number in 0..placed {
@@ -365,10 +364,10 @@ impl<K: Kernel> Manager<K> {
         Ok(())
     }
 
-    /// Map a page that is in the program's memory, and call the policy's hook.
+    /// Start to manage a page that is in the program's memory: number it, and call the policy's hook.
     fn map(&mut self, at: Va, accessed: bool) {
         let Some(page) = self.world.numbers.hold(at) else {
-            // Without a number it is not managed, and stays in the program's memory.
+            // Without a number, it stays in the program's memory, unmanaged.
             self.world.counters.over_budget += 1;
             return;
         };
@@ -377,7 +376,7 @@ impl<K: Kernel> Manager<K> {
         self.policy.allocated(&mut self.world, page);
     }
 
-    /// The node for a new page.
+    /// The node for a new page. The policy may free memory there first.
     fn room_for(&mut self, page: Page) -> NodeId {
         let first = self.policy.place(&self.world, page, 1);
         let other = if first == NodeId::FAST { FAR_NODE } else { NodeId::FAST };
@@ -410,13 +409,14 @@ impl<K: Kernel> Manager<K> {
     }
 
     fn call_write_fault(&mut self, page: Page) {
-        let watched = self.world.pages.slot(page).is_none();
-        self.world.counters.watch_faults += u64::from(watched);
+        // Without a shadow, a page is protected only because the policy watches it.
+        let is_watched = self.world.pages.slot(page).is_none();
+        self.world.counters.watch_faults += u64::from(is_watched);
         self.policy.write_fault(&mut self.world, page);
     }
 
-    /// A page is missing that should be resident: a second message about a fault that was served, or the
-    /// program released the page while it was touched.
+    /// A fault at a page that should be resident: a second message about a served fault, or the program
+    /// released the page while it was touched.
     fn refill(&mut self, page: Page, at: Va) -> std::result::Result<(), Refused> {
         self.world.place_zeros(at, 1)?;
         debug_assert!(self.world.pages.state(page).is_mapped());

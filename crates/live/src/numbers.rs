@@ -2,8 +2,8 @@
 //!
 //! A virtual page number has 36 bits, a policy's page number 32, and a policy's tables are as long as the
 //! highest number. So an aligned group of 8 pages gets 8 consecutive numbers when its first page is used, and
-//! frees them when none is. With larger groups, a program with sparse accesses would run out of numbers; with
-//! smaller ones, the table of groups would be larger.
+//! frees them when none of its pages is. With larger groups, a program with sparse accesses would run out of
+//! numbers; with smaller ones, the table of groups would be larger.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// Numbers below `limit`.
+    /// Numbers below `limit`, rounded up to whole groups.
     pub(crate) fn new(limit: u32) -> Self {
         let limit = limit.next_multiple_of(GROUP);
         Self { groups: BTreeMap::new(), group_info: Vec::new(), free: Vec::new(), limit }

@@ -68,7 +68,7 @@ impl Order {
                 return Err(Ambiguous(place.from));
             }
         }
-        // In the order received, except for changes that were not possible then.
+        // The first one received that is possible now.
         let next = (0..self.waiting.len()).find(|at| self.can_happen(*at, known));
         Ok(Some(self.waiting.remove(next.unwrap_or(0))))
     }
@@ -133,7 +133,7 @@ mod tests {
         Range::new(Va::new(8 * number), Va::new(8 * number + 8))
     }
 
-    /// The order in which `received` is applied if only the parts `mapped` are mapped before.
+    /// The order in which `received` is applied if the parts `mapped` are mapped before.
     fn ordered(mapped: &[u64], received: &[Event]) -> Result<Vec<Event>, Ambiguous> {
         let (mut known, mut order) = (Regions::default(), Order::default());
         mapped.iter().for_each(|number| known.add(part(*number)));

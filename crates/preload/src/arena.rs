@@ -27,6 +27,7 @@ struct State {
     /// Bytes of the reservation, and accessible ones from `next` on.
     length: usize,
     usable: usize,
+    /// Linked lists of free blocks, by size.
     free: [*mut u8; CLASSES],
 }
 
@@ -83,7 +84,7 @@ fn size(class: usize) -> usize {
 }
 
 impl State {
-    /// A block, and whether it was used before.
+    /// A block, null if there is no room, and whether it was used before.
     fn take(&mut self, class: usize) -> (*mut u8, bool) {
         if class >= CLASSES {
             return (null_mut(), false);

@@ -34,7 +34,8 @@ impl Keeper {
     }
 }
 
-/// Start the keeper. No memory that a fork copies may be registered yet: the manager would wait for itself.
+/// Start the keeper. `launcher`: the launcher's PID and its eventfd. No memory that a fork copies may be
+/// registered yet: the manager would wait for itself.
 pub(crate) fn start(
     shared: &'static Shared,
     block: &'static Block,

@@ -102,7 +102,8 @@ fn begin(setup: &str) -> Result<(), String> {
     let doorbell = kernel.doorbell();
     kernel.exclude_all();
     let world = World::new(kernel, store, sizes);
-    // Set the state and wait for the launcher's reaction. False if it has ended: this program is not managed.
+    // Set the state and wait until the launcher changes it. False if the launcher has ended: the program is
+    // not managed.
     let is_acknowledged = |state| {
         block.set_state(state);
         let Ok(bell) = launcher_fd(setup.bell) else { return false };
@@ -186,7 +187,6 @@ fn pause(nanoseconds: i64) {
     unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) };
 }
 
-/// The open descriptors.
 fn descriptors() -> Vec<RawFd> {
     let Ok(folder) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let names = folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -43,6 +43,7 @@ pub(crate) fn manage(
         // In every round, so that the values at the program's end are published.
         publish(manager, block);
         rounds = rounds.wrapping_add(1);
+        // A busy manager does the periodic work in every 64th round.
         if turn == Turn::Busy && !rounds.is_multiple_of(64) {
             continue;
         }

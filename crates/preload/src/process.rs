@@ -6,8 +6,8 @@
 //! survives exit, kill and exec of the program, and adds no thread to the program.
 //!
 //! libc cannot create such a process. The process needs thread-local memory, which only `pthread_create`
-//! allocates. So a thread is started that is never joined. It creates the process, which uses the thread's
-//! thread-local memory, and ends. libc never frees the memory of a thread that is not joined.
+//! allocates. So a thread creates the process and ends, but is never joined: libc does not free its
+//! thread-local memory, which the process uses.
 
 use std::fs::File;
 use std::io::Error;
@@ -35,7 +35,7 @@ pub(crate) struct Parts {
     pub(crate) owner: Owner,
     pub(crate) shared: &'static Shared,
     pub(crate) block: &'static Block,
-    /// The launcher's process, and its eventfd.
+    /// The launcher's PID, and its eventfd.
     pub(crate) launcher: (u32, u32),
     /// The program's descriptors, which the manager must close.
     pub(crate) program_fds: Vec<RawFd>,
@@ -43,7 +43,6 @@ pub(crate) struct Parts {
     pub(crate) stand_ins: Vec<(*mut c_void, StandInThread)>,
 }
 
-/// The stacks, with all pages present.
 pub(crate) struct Stacks {
     thread: *mut c_void,
     intermediate: *mut c_void,
@@ -78,7 +77,7 @@ fn top(stack: *mut c_void, bytes: usize) -> *mut c_void {
 /// The progress of the start: 0, then an error number or [`RUNNING`].
 static STATUS: AtomicI32 = AtomicI32::new(0);
 const RUNNING: i32 = -1;
-/// The thread that creates the process, and the process.
+/// The IDs of the thread that creates the manager, and of the manager.
 static THREAD: AtomicU32 = AtomicU32::new(0);
 static MANAGER: AtomicI32 = AtomicI32::new(0);
 
@@ -123,8 +122,7 @@ fn start_thread(stack: *mut c_void, parts: *mut Parts) -> c_int {
     }
 }
 
-/// The thread's entry point. It creates the manager through another process, so that the manager is no child
-/// of the program.
+/// Create the manager through another process, so that it is no child of the program.
 extern "C" fn thread_main(parts: *mut c_void) -> *mut c_void {
     // SAFETY: from `start`, for this thread; system calls, and a stack that nothing else uses.
     unsafe {
@@ -147,7 +145,6 @@ extern "C" fn thread_main(parts: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// The entry point of the process between the thread and the manager.
 extern "C" fn intermediate_main(parts: *mut c_void) -> c_int {
     // SAFETY: as above.
     unsafe {
@@ -164,7 +161,6 @@ fn last_error() -> i32 {
     Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// The manager's entry point.
 extern "C" fn manager_main(parts: *mut c_void) -> c_int {
     // SAFETY: a box of this type, which this process owns.
     let parts = *unsafe { Box::from_raw(parts.cast::<Parts>()) };
@@ -187,7 +183,7 @@ extern "C" fn manager_main(parts: *mut c_void) -> c_int {
         libc::prctl(libc::PR_SET_TIMERSLACK, 1);
     }
     close_all(&program_fds);
-    // The launcher frees the block of a program that was killed before this.
+    // Fails if the program was killed: the launcher has freed its block.
     if !block.take(owner.pid(), std::process::id()) {
         exit(1);
     }
@@ -237,7 +233,7 @@ extern "C" fn manager_main(parts: *mut c_void) -> c_int {
     exit(done.is_err().into())
 }
 
-/// End this process with all its threads and without cleanup. A return would end one thread.
+/// End this process with all its threads and without cleanup. A return would end only this thread.
 fn exit(code: c_int) -> ! {
     // SAFETY: ends this process; the keeper holds the userfaultfds of children.
     unsafe { libc::_exit(code) }

@@ -78,7 +78,7 @@ fn call(old: usize, old_size: usize, new_size: usize, flags: c_int, new: usize) 
     unsafe { libc::syscall(libc::SYS_mremap, old, old_size, new_size, flags, new) as *mut c_void }
 }
 
-/// Move several mappings with equal properties. Returns their new address.
+/// Move several mappings with equal rights. Returns their new address.
 fn move_parts(
     old: usize,
     old_size: usize,
@@ -88,10 +88,10 @@ fn move_parts(
 ) -> Option<usize> {
     let page = |size: usize| size.checked_next_multiple_of(4096);
     let (old_size, new_size) = (page(old_size)?, page(new_size)?);
-    let moves = flags & !libc::MREMAP_FIXED == libc::MREMAP_MAYMOVE;
+    let may_move = flags & !libc::MREMAP_FIXED == libc::MREMAP_MAYMOVE;
     let is_fixed = flags & libc::MREMAP_FIXED != 0;
     // The kernel shrinks several mappings itself.
-    if new_size < old_size || (flags != 0 && !moves) {
+    if new_size < old_size || (flags != 0 && !may_move) {
         return None;
     }
     let mut parts: [Range<usize>; MAX_PARTS] = std::array::from_fn(|_| 0..0);
@@ -99,7 +99,7 @@ fn move_parts(
     let count = (0..READINGS).find_map(|_| find_parts(range.clone(), &mut parts))?;
     let (last, before) = parts[..count].split_last()?;
     let grown = last.len() + new_size - old_size;
-    if !moves {
+    if !may_move {
         let done = call(last.start, last.len(), grown, 0, 0);
         return (done != libc::MAP_FAILED).then_some(old);
     }
@@ -119,7 +119,6 @@ fn move_parts(
     Some(target)
 }
 
-/// Address space of this size.
 fn reserve(size: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice.
@@ -127,8 +126,8 @@ fn reserve(size: usize) -> Option<usize> {
     (start != libc::MAP_FAILED).then_some(start.addr())
 }
 
-/// Find the mappings in a range. `None` unless they are private memory of no file, without gaps, and have the
-/// same rights.
+/// Find the mappings in a range, and return their number. `None` unless they are private memory of no file,
+/// without gaps, and have the same rights.
 fn find_parts(range: Range<usize>, parts: &mut [Range<usize>; MAX_PARTS]) -> Option<usize> {
     let (mut count, mut next, mut first_rights) = (0, range.start, None);
     let complete = each_mapping(|MapsLine { start, end, rights, inode, .. }| {
@@ -163,7 +162,7 @@ fn each_mapping(mut act: impl FnMut(MapsLine<'_>) -> bool) -> bool {
         }
         for byte in &buffer[..read] {
             if *byte != b'\n' {
-                // The rest is the mapping's name.
+                // What does not fit is the end of the mapping's name.
                 if length < line.len() {
                     line[length] = *byte;
                     length += 1;

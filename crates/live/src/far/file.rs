@@ -3,7 +3,7 @@
 //!
 //! Each process has its own file, named after its PID and unlinked after opening.
 //!
-//! A stored page is read from its buffer until it is written. Without io_uring, requests are synchronous.
+//! Until a stored page is written, it is read from its buffer. Without io_uring, requests are synchronous.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::RawFd;
@@ -41,8 +41,9 @@ struct PagesOnFile {
     slots: Slots,
     /// Whether the page of each slot is in the file. A page of zeros is not.
     stored: Vec<bool>,
-    held: u64,
-    buffer: Box<Aligned>,
+    nonzero_pages: u64,
+    bounce_buffer: Box<Aligned>,
+    /// `None` without io_uring.
     queue: Option<Queue>,
 }
 
@@ -71,8 +72,8 @@ impl PagesOnFile {
             file,
             slots: Slots::new(pages),
             stored: Vec::new(),
-            held: 0,
-            buffer: Box::new(Aligned::ZEROS),
+            nonzero_pages: 0,
+            bounce_buffer: Box::new(Aligned::ZEROS),
             queue: ring.map(Queue::new),
         })
     }
@@ -91,8 +92,8 @@ impl PagesOnFile {
 
     fn write(&mut self, slot: Slot, page: &[u8]) -> std::result::Result<(), Fault> {
         let Some(queue) = &mut self.queue else {
-            self.buffer.0.copy_from_slice(page);
-            let written = self.file.write_all_at(&self.buffer.0, offset_of(slot));
+            self.bounce_buffer.0.copy_from_slice(page);
+            let written = self.file.write_all_at(&self.bounce_buffer.0, offset_of(slot));
             return written.map_err(|error| {
                 if no_room(&error) { Fault::Full } else { broken("writing", &error) }
             });
@@ -131,7 +132,7 @@ impl Far for PagesOnFile {
                 self.slots.free(slot);
                 return Err(fault);
             }
-            self.held += 1;
+            self.nonzero_pages += 1;
         }
         if self.stored.len() <= slot.index() {
             self.stored.resize(slot.index() + 1, false);
@@ -163,14 +164,14 @@ impl Far for PagesOnFile {
             }
         }
         self.file
-            .read_exact_at(&mut self.buffer.0, offset_of(slot))
+            .read_exact_at(&mut self.bounce_buffer.0, offset_of(slot))
             .map_err(|error| broken("reading", &error))?;
-        page.copy_from_slice(&self.buffer.0);
+        page.copy_from_slice(&self.bounce_buffer.0);
         Ok(())
     }
 
     fn free(&mut self, slot: Slot) {
-        self.held -= u64::from(self.stored[slot.index()]);
+        self.nonzero_pages -= u64::from(self.stored[slot.index()]);
         if let Some(queue) = &mut self.queue {
             match queue.buffer_of(slot) {
                 Some((_, Use::Reading(_) | Use::Writing(_))) => return queue.freed.push(slot),
@@ -205,7 +206,7 @@ impl Far for PagesOnFile {
         let depth = queue.ring.count() + queue.waiting.len() + 1;
         let predicted_ns = queue.predicted_ns(depth);
         let request = Request { slot, began: now_ns, predicted_ns, depth };
-        // The slot's previous page may have arrived after it was freed. Report one arrival for both.
+        // An arrival of the slot's previous page may be unreported. Report one arrival for both pages.
         let was_pending = queue.arrivals.iter().any(|arrival| arrival.slot == slot);
         queue.arrivals.retain(|arrival| arrival.slot != slot);
         let Some(buffer) = queue.buffer() else {
@@ -244,7 +245,7 @@ impl Far for PagesOnFile {
     }
 
     fn bytes(&self) -> u64 {
-        self.held * PAGE as u64
+        self.nonzero_pages * PAGE as u64
     }
 }
 

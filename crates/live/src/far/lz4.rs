@@ -1,4 +1,4 @@
-//! `lz4`: a pool of pages compressed by LZ4: faster than zstd, with a lower compression ratio.
+//! `lz4`: a pool of pages compressed by LZ4, which is faster than zstd but compresses less.
 
 use lz4_flex::block::{
     CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size,

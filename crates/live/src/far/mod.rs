@@ -14,7 +14,6 @@ use crate::{PAGE, Slot};
 /// Why a page could not be stored or loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// No room.
     Full,
     /// A read or write failed: what, and why.
     Broken(String),
@@ -44,7 +43,6 @@ pub enum Fetch {
 /// A page that was pending and can be loaded now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Its slot.
     pub slot: Slot,
     /// Read time predicted at the first request.
     pub predicted_ns: u64,
@@ -55,8 +53,8 @@ pub struct Arrival {
 /// A far tier.
 ///
 /// Order of calls for a page that takes time to load: [`fetch`](Far::fetch) returns [`Fetch::Pending`],
-/// [`arrived`](Far::arrived) reports the page, then it is loaded. Tiers that only copy need neither. Times
-/// are nanoseconds of CLOCK_MONOTONIC.
+/// [`arrived`](Far::arrived) reports the page, then it is loaded. Tiers that only copy implement neither.
+/// Times are nanoseconds of CLOCK_MONOTONIC.
 ///
 /// A stored page is loaded unchanged until it is freed. No call may touch memory of the program or use its
 /// allocator.
@@ -82,7 +80,7 @@ pub trait Far: Send {
     fn fetch(&mut self, _slot: Slot, _now_ns: u64) -> std::result::Result<Fetch, Fault> {
         Ok(Fetch::Ready)
     }
-    /// The pages that have arrived since the last call.
+    /// Append the pages that have arrived since the last call.
     fn arrived(&mut self, _now_ns: u64, _into: &mut Vec<Arrival>) {}
     /// When the next page may arrive; a time in the past if one has arrived; `u64::MAX` if none is pending,
     /// or if the [`descriptor`](Far::descriptor) will become readable.
@@ -177,7 +175,7 @@ fn no_argument(_: &str, _: u32) -> Result<String> {
     Ok(String::new())
 }
 
-/// The absolute path: programs that the program starts may run in another folder.
+/// The absolute path, as the program's children may run in another folder.
 fn absolute_path(path: &str) -> Result<String> {
     let absolute = std::path::absolute(path).map_err(|error| {
         Error::input("--far", format!("{path}: {error}"), "give a path from the root on")
@@ -210,7 +208,7 @@ mod tests {
     use super::*;
     use crate::linux::{monotonic, wait};
 
-    /// A step of a test of a tier with pending pages.
+    /// A step of [`comes_back`].
     #[derive(Clone, Copy, Debug)]
     pub(super) enum Work {
         Store,
@@ -220,7 +218,7 @@ mod tests {
         Fetch,
     }
 
-    /// Number of pages that are stored before the first step, and the maximum.
+    /// Number of pages stored before the first step, and maximum number of stored pages.
     pub(super) const WORK: (u64, u32) = (600, 900);
 
     /// Steps, each with one of the stored pages.

@@ -44,7 +44,7 @@ pub(crate) fn nodes(argument: &str) -> Result<(u32, Vec<u32>)> {
 struct Machine {
     /// The nodes that this process may use, and their sizes in pages.
     nodes: Vec<(u32, u64)>,
-    /// The kernel moves pages between them (NUMA balancing).
+    /// NUMA balancing is on: the kernel moves pages between the nodes.
     balances: bool,
 }
 
@@ -57,7 +57,7 @@ impl Machine {
         let allowed = numbers(allowed.unwrap_or_default());
         let memory = numbers(&text(&format!("{folder}/has_memory")));
         let pages = |node: u32| {
-            let bytes = kib(&text(&format!("{folder}/node{node}/meminfo"))) << 10;
+            let bytes = total_kib(&text(&format!("{folder}/node{node}/meminfo"))) << 10;
             (node, bytes / PAGE as u64)
         };
         Self {
@@ -109,8 +109,8 @@ fn numbers(list: &str) -> Vec<u32> {
     list.split(',').filter_map(range).flatten().collect()
 }
 
-/// `MemTotal` of a node's meminfo; 0 if it is missing.
-fn kib(meminfo: &str) -> u64 {
+/// `MemTotal` of a node's meminfo in KiB; 0 if it is missing.
+fn total_kib(meminfo: &str) -> u64 {
     let line = meminfo.lines().find(|line| line.contains("MemTotal:"));
     let words = line.and_then(|line| line.split_ascii_whitespace().rev().nth(1));
     words.and_then(|word| word.parse().ok()).unwrap_or(0)
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(numbers("\t0"), [0]);
         assert_eq!(numbers(""), [0u32; 0]);
         let text = "Node 1 MemTotal:         262144 kB\nNode 1 MemFree:          200000 kB\n";
-        assert_eq!(kib(text), 262_144);
+        assert_eq!(total_kib(text), 262_144);
         // A kernel without NUMA lists no node.
         let machine = Machine::read();
         assert!(machine.nodes.iter().all(|(_, pages)| *pages > 0), "{machine:?}");

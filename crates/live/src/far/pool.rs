@@ -7,7 +7,6 @@ use super::slots::Slots;
 use super::{Far, Fault, is_zero};
 use crate::{PAGE, Slot};
 
-/// Bytes of a chunk.
 const CHUNK: usize = 64;
 
 /// A compression algorithm. It must not allocate.
@@ -24,8 +23,8 @@ pub(super) trait Codec: Send {
 pub(super) struct Pool<C> {
     codec: C,
     slots: Slots,
-    /// The first chunk and the length in bytes of each slot: 0 for a page of zeros, a whole page if it is not
-    /// compressible.
+    /// The first chunk and the length in bytes of each slot's page: 0 for zeros, [`PAGE`] if it is not
+    /// compressed.
     at: Vec<(u32, u16)>,
     chunks: Vec<u8>,
     /// Free runs by length in chunks.
@@ -54,7 +53,7 @@ impl<C: Codec> Far for Pool<C> {
         let length = if is_zero(page) {
             0
         } else {
-            // A page that would save less than a chunk is not compressed.
+            // Compression must save at least a chunk.
             match self.codec.compress(page, &mut self.buffer) {
                 Some(length) if length <= PAGE - CHUNK => length,
                 _ => {

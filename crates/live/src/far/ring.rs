@@ -76,7 +76,7 @@ impl Ring {
 
     /// Copy the page of a buffer that is being written.
     pub(super) fn copy_written(&self, buffer: Buffer, into: &mut [u8]) {
-        // The kernel, too, only reads the buffer.
+        // No check: the kernel, too, only reads the buffer.
         into.copy_from_slice(&self.buffers[buffer.index()].0);
     }
 
@@ -136,7 +136,7 @@ fn uninterrupted(call: impl Fn() -> io::Result<usize>) -> io::Result<()> {
 }
 
 impl Drop for Ring {
-    /// The kernel accesses buffers until its requests are complete.
+    /// Wait for all requests: until then, the kernel accesses the buffers.
     fn drop(&mut self) {
         while self.count > 0 {
             if self.done().is_none() && self.wait().is_err() {

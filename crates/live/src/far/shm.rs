@@ -1,4 +1,4 @@
-//! `shm`: uncompressed shared memory, at the cost of a copy. With `--far-latency` it emulates slower memory.
+//! `shm`: uncompressed shared memory; a transfer is a copy. With `--far-latency` it emulates slower memory.
 
 use std::fs::File;
 use std::path::Path;
@@ -23,7 +23,7 @@ struct Shm {
     start: *mut u8,
     length: usize,
     slots: Slots,
-    held: u64,
+    stored_pages: u64,
 }
 
 // SAFETY: only this value uses the mapping.
@@ -54,7 +54,7 @@ impl Shm {
         // A forked child that touches all of its memory would allocate pages here.
         // SAFETY: the new mapping.
         unsafe { libc::madvise(start, length.max(PAGE), libc::MADV_DONTFORK) };
-        Ok(Self { start: start.cast(), length, slots: Slots::new(pages), held: 0 })
+        Ok(Self { start: start.cast(), length, slots: Slots::new(pages), stored_pages: 0 })
     }
 
     fn page(&mut self, slot: Slot) -> &mut [u8] {
@@ -76,7 +76,7 @@ impl Far for Shm {
     fn store(&mut self, page: &[u8]) -> std::result::Result<Slot, Fault> {
         let slot = self.slots.take()?;
         self.page(slot).copy_from_slice(page);
-        self.held += 1;
+        self.stored_pages += 1;
         Ok(slot)
     }
 
@@ -86,11 +86,11 @@ impl Far for Shm {
     }
 
     fn free(&mut self, slot: Slot) {
-        self.held -= 1;
+        self.stored_pages -= 1;
         self.slots.free(slot);
     }
 
     fn bytes(&self) -> u64 {
-        self.held * PAGE as u64
+        self.stored_pages * PAGE as u64
     }
 }

@@ -21,12 +21,11 @@ pub struct Slow {
     ready: FxHashSet<Slot>,
     /// Scratch space for arrivals of the wrapped tier.
     arrivals: Vec<Arrival>,
-    /// The time of the latest call.
+    /// The time of the latest call of `arrived`.
     now: u64,
     busy_until: u64,
 }
 
-/// A pending page.
 struct Request {
     slot: Slot,
     began: u64,
@@ -34,11 +33,11 @@ struct Request {
 }
 
 impl Slow {
-    /// Each store or load takes at least this long.
-    pub fn new(far: Box<dyn Far>, nanoseconds: u64) -> Self {
+    /// Each store or load takes at least `min_ns`.
+    pub fn new(far: Box<dyn Far>, min_ns: u64) -> Self {
         Self {
             far,
-            min_ns: nanoseconds,
+            min_ns,
             pending: VecDeque::new(),
             lacking: FxHashSet::default(),
             ready: FxHashSet::default(),
@@ -59,7 +58,7 @@ impl Far for Slow {
 
     fn load(&mut self, slot: Slot, page: &mut [u8]) -> Result<(), Fault> {
         if !self.ready.remove(&slot) {
-            // Sleeping would take longer than the latency of most memories.
+            // Spin: a sleep would take longer than the latency of most memories.
             let began = Instant::now();
             while began.elapsed() < Duration::from_nanos(self.min_ns) {
                 std::hint::spin_loop();

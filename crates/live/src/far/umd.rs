@@ -1,10 +1,10 @@
-//! `umd`: the device of UMD (paper 002), with a file in place of its flash.
+//! `umd`: UMD, the DRAM-interface SSD of paper 002, with a file in place of its flash.
 //!
-//! A stored page goes to the device's small DRAM, and to flash when it is the least recently used. nearfar's
-//! flash translation layer places and collects pages; the file has the content of the flash at the same
-//! offsets. The file is in the page cache and fast, so the tier waits for the time that the device of the
-//! `ssd` study ([`nearfar_hardware::umd`]) takes for each service (a load of a page into its DRAM). The host
-//! sends no TRIM, so free pages are programmed and collected too, as in the paper.
+//! A stored page goes to the device's small DRAM, and to flash when it is the least recently used. A
+//! simulated flash translation layer chooses the physical pages; the file has their content at the same
+//! offsets. The file is in the page cache and fast, so the tier waits for the simulated time
+//! ([`nearfar_hardware::umd`]) of each **service**, a load of a page into the device's DRAM. The host sends
+//! no TRIM, so freed pages are programmed and garbage-collected too, as in the paper.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -36,9 +36,9 @@ pub static TIER: TierEntry = TierEntry {
     make: |machine, pages| Ok(Box::new(OnFlash::open(machine, pages)?)),
 };
 
-/// Bytes of the device's DRAM, between fast memory and flash.
+/// Size of the device's DRAM in bytes.
 const DRAM: u64 = 1 << 20;
-/// Maximum number of services in flight, and the number from which on stores should wait.
+/// Maximum number of services in flight, and the number at which stores should wait.
 const SERVICES: usize = 128;
 const STORING: usize = 16;
 /// The default precondition of the `ssd` study.
@@ -51,7 +51,7 @@ struct OnFlash {
     /// The file of the flash, until the device has it.
     file: Option<File>,
     slots: Slots,
-    held: u64,
+    stored_pages: u64,
     device: Option<Device>,
 }
 
@@ -61,16 +61,16 @@ type Logical = u32;
 struct Device {
     umd: Umd,
     file: File,
-    /// Whether a physical page has a stored page. The others are from the precondition.
+    /// Whether each physical page holds a stored page. The file has no content of the others.
     is_stored: Vec<bool>,
     /// The device's DRAM, and the frame of each page in it.
     dram: Vec<u8>,
     frames: FxHashMap<Logical, u32>,
     free: Vec<u32>,
-    /// Services in flight, by number, and the number for each page.
+    /// Services in flight by job number, and the job number of each page being loaded.
     services: FxHashMap<u32, Service>,
     pending: FxHashMap<Logical, u32>,
-    /// Requested pages that wait until fewer services are in flight.
+    /// Requested pages that wait until fewer services are in flight, with the times of the requests.
     queue: VecDeque<(Logical, u64)>,
     arrivals: Vec<Arrival>,
     /// Content of a page that garbage collection moves.
@@ -111,7 +111,7 @@ impl OnFlash {
             .custom_flags(libc::O_TMPFILE | libc::O_CLOEXEC)
             .open(&folder)
             .map_err(|error| Error::io(&folder, "making a file in", &error))?;
-        Ok(Self { machine, file: Some(file), slots: Slots::new(pages), held: 0, device: None })
+        Ok(Self { machine, file: Some(file), slots: Slots::new(pages), stored_pages: 0, device: None })
     }
 
     fn device(&mut self) -> std::result::Result<&mut Device, Fault> {
@@ -239,7 +239,7 @@ impl Device {
     /// page replaces it.
     fn carry_out(&mut self, frame: u32) -> std::result::Result<(), Fault> {
         let frame = &mut self.dram[frame as usize * PAGE..][..PAGE];
-        let mut moves = false;
+        let mut moved_is_stored = false;
         for command in self.umd.commands() {
             let page = command.page as usize;
             match (command.op, command.collection) {
@@ -250,8 +250,8 @@ impl Device {
                 // A page that was requested although it had been freed.
                 (Op::Read, false) => frame.fill(0),
                 (Op::Read, true) => {
-                    moves = self.is_stored[page];
-                    if moves {
+                    moved_is_stored = self.is_stored[page];
+                    if moved_is_stored {
                         self.file
                             .read_exact_at(&mut self.moved, offset_of(command.page))
                             .map_err(|error| broken("reading", &error))?;
@@ -259,7 +259,7 @@ impl Device {
                 }
                 (Op::Program, collection) => {
                     let content = if collection { &self.moved[..] } else { &*frame };
-                    self.is_stored[page] = moves || !collection;
+                    self.is_stored[page] = moved_is_stored || !collection;
                     if self.is_stored[page] {
                         self.file
                             .write_all_at(content, offset_of(command.page))
@@ -297,7 +297,7 @@ impl Far for OnFlash {
             device.begin(number, true, None)?;
         }
         device.frame(number).copy_from_slice(page);
-        self.held += 1;
+        self.stored_pages += 1;
         Ok(slot)
     }
 
@@ -318,7 +318,7 @@ impl Far for OnFlash {
     }
 
     fn free(&mut self, slot: Slot) {
-        self.held -= 1;
+        self.stored_pages -= 1;
         self.slots.free(slot);
     }
 
@@ -334,7 +334,7 @@ impl Far for OnFlash {
             if !queued {
                 device.queue.push_back((page, now_ns));
             }
-            // At least until one of the services in flight has ended.
+            // A lower bound: its service starts when one of those in flight has ended.
             let Device { services, umd, .. } = device;
             let left = services.keys().map(|number| umd.array().left_ns(*number)).min();
             let predicted_ns = left.unwrap_or(0);
@@ -371,7 +371,7 @@ impl Far for OnFlash {
     }
 
     fn bytes(&self) -> u64 {
-        self.held * PAGE as u64
+        self.stored_pages * PAGE as u64
     }
 }
 

@@ -22,8 +22,8 @@ struct Zstd {
 }
 
 impl Zstd {
-    /// zstd uses `malloc`, which is the program's. So all its memory is allocated here, before any memory of
-    /// the program is managed.
+    /// zstd uses the program's `malloc`. So all its memory is allocated here, before any memory of the
+    /// program is managed.
     fn new() -> Result<Self> {
         let none = || Error::missing("--far zstd", "zstd has no memory", "free some memory");
         let mut codec = Self {

@@ -3,13 +3,12 @@
 /// A mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapsLine<'a> {
-    /// The first address.
     pub start: u64,
-    /// The address after the last.
+    /// Exclusive.
     pub end: u64,
     /// As in `rw-p`.
     pub rights: [u8; 4],
-    /// The file's number; 0 for none.
+    /// The file's inode number; 0 for none.
     pub inode: u64,
     /// A file, or a name such as `[heap]`; empty for most memory.
     pub name: &'a str,
@@ -35,7 +34,7 @@ impl<'a> MapsLine<'a> {
         text.split(|byte| *byte == b'\n').filter_map(Self::parse)
     }
 
-    /// Private, writable and of no file: the heap, what `mmap` and `malloc` return, stacks of threads.
+    /// Whether it is private, writable and of no file: heap, anonymous `mmap`, stacks of threads.
     pub fn is_private_memory(&self) -> bool {
         let [b'r', b'w', _, b'p'] = self.rights else { return false };
         let name = self.name;

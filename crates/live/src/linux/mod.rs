@@ -36,10 +36,10 @@ mod system;
 mod tests;
 mod uffd;
 
-/// Maximum number of messages of one read. Usually more than the program has threads: faults are read first,
-/// at most one per thread, and other messages should fit, too.
+/// Maximum number of messages of one read. Usually more than the program has threads, so that other messages
+/// fit after the faults, which are read first, at most one per thread.
 const BATCH: usize = 64;
-/// Pages of the discard area: frames that are freed at once.
+/// Size of the discard area in pages: maximum number of frames that are freed at once.
 const DISCARD_PAGES: u64 = 64;
 /// Minimum and maximum time for which the areas are unreachable, in `Linux::fail_references`.
 const UNREACHABLE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
@@ -172,7 +172,7 @@ impl Linux {
     }
 
     /// Wait for a message, for one of the other descriptors to be readable, or for this time. Returns whether
-    /// the second descriptor is readable.
+    /// the second of them is readable.
     pub fn wait(&mut self, others: [Option<RawFd>; 2], nanoseconds: u64) -> bool {
         let [first, second] = others;
         let discard = Some(self.discard_uffd.as_raw_fd());
@@ -215,8 +215,8 @@ impl Linux {
     }
 
     /// Handle a reference to an empty place of the parking or discard area: `mlockall` references all memory,
-    /// and a debugger may read it. No page can be placed there, so both areas are unreachable for a moment,
-    /// which makes the reference fail.
+    /// and a debugger may read it. No page can be placed there. So both areas become unreachable for a
+    /// moment, which makes the reference fail.
     fn fail_references(&mut self) {
         self.unreachable_for = (2 * self.unreachable_for).clamp(UNREACHABLE.0, UNREACHABLE.1);
         let areas = [(&self.program, &self.parking), (&self.discard_uffd, &self.discard_area)];

@@ -46,7 +46,7 @@ impl Nodes {
     }
 
     /// Whether the page at this address is on the far tier's node.
-    pub(super) fn has(&self, at: *const u8) -> bool {
+    pub(super) fn is_far(&self, at: *const u8) -> bool {
         let (mut node, none) = (-1i32, std::ptr::null::<i32>());
         // SAFETY: without a target, it only writes the node of the page of this process.
         let done = unsafe {

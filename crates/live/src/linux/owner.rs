@@ -16,15 +16,14 @@ const KCMP_VM: libc::c_int = 1;
 #[derive(Debug)]
 pub struct Owner {
     pid: u32,
-    /// Its pidfd.
-    process: OwnedFd,
+    pidfd: OwnedFd,
     has_left: bool,
 }
 
 impl Owner {
     pub fn this_process() -> io::Result<Self> {
         let pid = std::process::id();
-        Ok(Self { pid, process: process_of(pid)?, has_left: false })
+        Ok(Self { pid, pidfd: process_of(pid)?, has_left: false })
     }
 
     pub fn pid(&self) -> u32 {
@@ -33,7 +32,7 @@ impl Owner {
 
     /// Readable when it has ended; `None` once [`has_left`](Self::has_left) is true.
     pub fn descriptor(&self) -> Option<RawFd> {
-        (!self.has_left).then_some(self.process.as_raw_fd())
+        (!self.has_left).then_some(self.pidfd.as_raw_fd())
     }
 
     /// Whether it has ended or runs another program.
@@ -64,7 +63,7 @@ impl Owner {
     }
 }
 
-/// Whether a process has the address space of this one; `None` if that is not accessible.
+/// Whether a process has the address space of this one; `None` if unknown.
 fn shares_memory(pid: u32) -> Option<bool> {
     match thread_shares_memory(pid) {
         // The main thread may have ended before others.

@@ -45,15 +45,15 @@ impl Kernel for Linux {
     fn events(&mut self, into: &mut Vec<Event>) {
         let count = self.program.read(&mut self.messages);
         let (area, doorbell) = (self.parking.range(), self.parking.last());
-        let mut foreign = false;
+        let mut is_area_referenced = false;
         for message in &self.messages[..count] {
             match decode(message, |fd| adopt(&mut self.children, fd)) {
                 Some(Event::Fault { at, .. }) if at == doorbell => self.doorbell_rang = true,
-                Some(Event::Fault { at, .. }) if area.contains(at) => foreign = true,
+                Some(Event::Fault { at, .. }) if area.contains(at) => is_area_referenced = true,
                 event => into.extend(event),
             }
         }
-        if foreign {
+        if is_area_referenced {
             self.fail_references();
         }
     }
@@ -104,7 +104,7 @@ impl Kernel for Linux {
         let (from, at) = (self.parking.at(from), self.parking.at(to));
         self.program.copy(at.addr() as u64, from, PAGE as u64, false)?;
         // If the node is full, the kernel uses another one.
-        if self.nodes.as_ref().is_some_and(|nodes| nodes.has(at)) {
+        if self.nodes.as_ref().is_some_and(|nodes| nodes.is_far(at)) {
             return Ok(());
         }
         self.discard(to, 1);

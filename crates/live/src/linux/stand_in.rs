@@ -1,9 +1,9 @@
 //! Threads that keep processors busy for threads that wait for a page.
 //!
 //! A faulting thread sleeps in the kernel until its page arrives, and frees its processor. To emulate a core
-//! that stalls (`--epf none`), another thread keeps the processor busy. The alternative is a signal handler
-//! that busy-waits (`UFFD_FEATURE_SIGBUS`). But then system calls with missing memory fail, including those
-//! that wait for a lock, and with them most programs (`tests.rs` has a test).
+//! that stalls (`--epf none`: no embedded page faults), another thread keeps the processor busy. A signal
+//! handler that busy-waits (`UFFD_FEATURE_SIGBUS`) would break most programs: system calls with missing
+//! memory fail, including those that wait for a lock (`tests.rs` has a test).
 
 use std::fs;
 use std::sync::Arc;
@@ -22,7 +22,6 @@ struct StandIn {
     thread: AtomicU32,
 }
 
-/// Threads that stand in for others.
 #[derive(Debug)]
 pub struct StandIns {
     all: Arc<[StandIn]>,
@@ -42,7 +41,7 @@ impl StandIns {
         (Self { all, busy_for: vec![0; count] }, threads)
     }
 
-    /// Keep the processor busy on which this thread ran last. False if no stand-in is free.
+    /// Keep the processor busy on which this thread ran last. Returns false if that is not possible.
     pub fn stall(&mut self, thread: u32) -> bool {
         let free = self.busy_for.iter().position(|thread| *thread == 0);
         let Some((free, processor)) = free.zip(processor_of(thread)) else { return false };
@@ -128,7 +127,6 @@ mod tests {
         assert!(all.stall(own) && !all.stall(own), "there are two");
         all.resume(own);
         assert!(all.busy_for.iter().all(|thread| *thread == 0));
-        // It soon sees its new state and sleeps.
         while processor_of(first).is_none() {}
         let asleep = || fs::read_to_string(format!("/proc/self/task/{first}/stat")).unwrap();
         while !asleep().contains(") S ") {

@@ -14,7 +14,6 @@ use crate::tests::not_run;
 use crate::world::FAR_NODE;
 use crate::{Event, Manager, NewRegion, Sizes, Turn, World};
 
-/// The kernel, or `None` if it is not available.
 fn linux(places: u32) -> Option<Linux> {
     match Linux::open(places) {
         Ok(kernel) => Some(kernel),
@@ -34,8 +33,8 @@ fn a_kernel_with_another_page_size_is_refused() {
     assert!(refused.starts_with("kernel: its page size is 65536 bytes; use one "), "{refused}");
 }
 
-/// A mapping of the test as the program, and a kernel. The kernel must be dropped first, so that unmapping
-/// does not wait for messages to be read: bindings are dropped in reverse order.
+/// A mapping in the role of the program's memory, and a kernel. The kernel must be bound after the mapping,
+/// so that it is dropped before: otherwise unmapping would wait until its message is read.
 fn with_program(places: u32, pages: u64) -> Option<(Mapping, Linux, Range)> {
     let kernel = linux(places)?;
     let mapping = Mapping::new(pages).unwrap();
@@ -84,7 +83,7 @@ fn requests_answer_as_the_model_does() {
     assert_eq!(kernel.place_zeros(a, 4), Ok(4));
     assert_eq!(kernel.place_zeros(b, 1), Err(Fail::Exists));
     assert_eq!(kernel.park(b, p), Ok(()));
-    // A copy of a parked frame, which stays.
+    // A copy leaves the parked frame in place.
     assert_eq!(kernel.place_copy(b, p, true, NodeId::FAST), Ok(()));
     assert_eq!(kernel.frame(p), page_of(0));
     assert_eq!(read_at(b), 0);
@@ -144,7 +143,6 @@ fn a_mapping_of_one_page_is_found() {
     assert_eq!(found, [NewRegion { range: memory.range(), present }]);
 }
 
-/// Scanning reserved address space is cheap.
 #[test]
 fn three_pages_in_four_tebibytes_are_found_by_one_request() {
     let Some(mut kernel) = linux(1) else { return };
@@ -161,7 +159,7 @@ fn three_pages_in_four_tebibytes_are_found_by_one_request() {
     assert_eq!(kernel.pagemap.requests, 1 + 3);
 }
 
-/// A page counts as present if `/proc/self/pagemap` shows it in memory or on swap.
+/// A page counts as present if `/proc/self/pagemap` shows it in memory (bit 63) or on swap (bit 62).
 #[test]
 fn present_pages_are_those_of_the_page_map() {
     let Some(mut kernel) = linux(1) else { return };
@@ -201,8 +199,7 @@ fn present_pages_are_those_of_the_page_map() {
     }
 }
 
-/// While a message about mappings is unread, every request fails, even one that moves a page from a new
-/// mapping at the same address.
+/// Even one that moves a page of a new mapping at the same address.
 #[test]
 fn while_a_message_is_unread_every_request_is_refused() {
     let Some((memory, mut kernel, range)) = with_program(4, 4) else { return };
@@ -253,7 +250,7 @@ fn while_a_message_is_unread_every_request_is_refused() {
     kernel.events(&mut events);
     assert_eq!(events, [Event::Unmapped(Range::new(range.from, range.from.plus(2)))]);
     other.join().unwrap();
-    // After the message was read, a request would move the page of the new mapping.
+    // After the message was read, a request moves the page of the new mapping.
     assert_eq!(kernel.park(range.from, frame), Ok(()));
     assert_eq!(kernel.frame(frame), page_of(42));
 }
@@ -277,7 +274,7 @@ fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range
     }
     let memory = Mapping::new(pages).unwrap();
     let range = memory.range();
-    // Other tests run in this process.
+    // Other tests run in this process: manage only the test's mapping.
     kernel.excluded.add(Range::new(Va::new(0), Va::of(u64::MAX)));
     kernel.excluded.remove(range);
     let far = (tier.make)(&argument, 4 * pages as u32).unwrap();
@@ -323,9 +320,9 @@ fn check_nodes(world: &World<Linux>) {
             false => world.numbers.address_of(page).address() as *const u8,
         };
         let node = world.pages.state(page).node();
-        assert_eq!(nodes.has(at), node != NodeId::FAST, "{page:?}");
+        assert_eq!(nodes.is_far(at), node != NodeId::FAST, "{page:?}");
         if let Some(shadow) = world.pages.slot(page) {
-            assert!(nodes.has(kernel.parking.at(Frame::new(shadow.number()))), "{page:?}");
+            assert!(nodes.is_far(kernel.parking.at(Frame::new(shadow.number()))), "{page:?}");
         }
         pages[node.index()] += 1;
         next = world.next_mapped_page(page.skip(1));
@@ -340,7 +337,7 @@ fn frames_are_on_the_node_that_is_asked_for() {
     if let Err(error) = kernel.use_node("1") {
         return not_run(&error.to_string());
     }
-    let far = |kernel: &Linux, at: u64| kernel.nodes.as_ref().unwrap().has(at as *const u8);
+    let far = |kernel: &Linux, at: u64| kernel.nodes.as_ref().unwrap().is_far(at as *const u8);
     let [a, b] = [range.from, range.from.plus(1)];
     let [p, q] = [Frame::new(0), Frame::new(1)];
     let place = |kernel: &Linux, frame| kernel.parking.at(frame).addr() as u64;
@@ -361,7 +358,7 @@ fn frames_are_on_the_node_that_is_asked_for() {
     assert!(!far(&kernel, range.from.plus(3).address()));
 }
 
-/// With each policy and far tier.
+/// With every far tier.
 #[test]
 fn memory_under_a_policy_holds_what_was_written() {
     if linux(1).is_none() {
@@ -375,7 +372,7 @@ fn memory_under_a_policy_holds_what_was_written() {
                 let mut state = 1u64;
                 for step in 1..8_000u64 {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    // Half of the references to an eighth of the pages, which moves.
+                    // Half of the references are to an eighth of the pages, which moves.
                     let index = if state >> 63 == 0 {
                         (state >> 33) % pages
                     } else {
@@ -404,8 +401,8 @@ fn memory_under_a_policy_holds_what_was_written() {
     }
 }
 
-/// `madvise` goes from mapping to mapping: no message covers pages that are not registered. They are removed
-/// at once, but later than the message of a mapping before them.
+/// `madvise` handles one mapping after the other. It removes unregistered pages without a message, once the
+/// message about a mapping before them was read.
 #[test]
 fn a_message_of_removed_pages_covers_one_mapping() {
     let memory = Mapping::new(4).unwrap();
@@ -438,7 +435,6 @@ fn a_message_of_removed_pages_covers_one_mapping() {
     assert_eq!(kernel.pagemap.present(registered), []);
 }
 
-/// Two messages: the pages have moved, and their source was unmapped.
 #[test]
 fn a_move_sends_two_messages() {
     let target = Mapping::new(4).unwrap();
@@ -469,9 +465,8 @@ fn a_move_sends_two_messages() {
     assert!(kernel.is_quiet());
 }
 
-/// Why faults are not handled in a signal handler of the faulting thread (`UFFD_FEATURE_SIGBUS`), which would
-/// save two thread switches: the kernel raises the signal only for the program's own references. System calls
-/// with missing memory fail, including those with which `libc` waits for a lock.
+/// So faults cannot be served in a signal handler of the faulting thread (`UFFD_FEATURE_SIGBUS`), which would
+/// save two thread switches: libc's locks would fail.
 #[test]
 fn where_faults_raise_a_signal_system_calls_fail() {
     const SIGBUS: u64 = 1 << 7;

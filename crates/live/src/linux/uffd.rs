@@ -68,7 +68,6 @@ impl Uffd {
         Ok(uffd)
     }
 
-    /// Take ownership of a descriptor.
     pub(super) fn adopt(fd: RawFd) -> Self {
         // SAFETY: the caller owns the descriptor.
         Self(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -93,8 +92,7 @@ impl Uffd {
         let _ = self.request(request(false, 0x02, 16), &mut [start, length]);
     }
 
-    /// Copy to missing pages. Returns the number of bytes, which is less than `length` at the first present
-    /// page.
+    /// Copy to missing pages, up to the first present one. Returns the number of bytes.
     pub(super) fn copy(
         &self,
         to: u64,
@@ -144,7 +142,7 @@ impl Uffd {
     }
 }
 
-/// The number of bytes that a request has copied or moved: `length`, or on an error its last word.
+/// The number of bytes that a request has copied or moved: `length`, or on an error its last word, `moved`.
 fn moved(done: io::Result<()>, length: u64, moved: u64) -> io::Result<u64> {
     match done {
         Ok(()) => Ok(length),

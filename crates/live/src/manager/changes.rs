@@ -11,7 +11,7 @@ impl<K: Kernel> Manager<K> {
         loop {
             match self.order.next(&self.regions) {
                 Ok(None) => return,
-                Ok(Some(event)) => self.event(|manager| manager.mappings(event)),
+                Ok(Some(event)) => self.event(|manager| manager.apply(event)),
                 Err(Ambiguous(at)) => {
                     let at = at.address();
                     return self.world.break_down(format!("{AMBIGUOUS} (at {at:#x})"));
@@ -20,7 +20,7 @@ impl<K: Kernel> Manager<K> {
         }
     }
 
-    fn mappings(&mut self, event: Event) {
+    fn apply(&mut self, event: Event) {
         match event {
             Event::Fault { .. } => {}
             Event::Removed(range) => self.release(range),

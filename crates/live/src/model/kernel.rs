@@ -115,7 +115,7 @@ pub(crate) struct ModelKernel<S> {
 }
 
 impl<S: Share> ModelKernel<S> {
-    /// With this many places in the parking area.
+    /// `parking`: number of places of the parking area.
     pub(crate) fn new(share: S, parking: u32) -> Self {
         Self {
             share,
@@ -129,7 +129,7 @@ impl<S: Share> ModelKernel<S> {
         self.act_on(&self.share, act)
     }
 
-    /// Make a request about the memory of this share.
+    /// Make a request about the address space of `share`. `None` if the manager has ended.
     fn act_on<R>(&self, share: &S, act: impl FnOnce(&mut Model) -> R) -> Option<R> {
         let before = self.share.processes(|processes| {
             processes.requests += 1;
@@ -147,7 +147,7 @@ impl<S: Share> ModelKernel<S> {
         self.act(act).unwrap_or(Err(Fail::Ended))
     }
 
-    /// Read messages. The userfaultfds of forked children are in the manager's table at once.
+    /// Read messages. That of a fork puts the child's userfaultfd into the manager's table.
     fn read(&self, share: &S, into: &mut Vec<Event>) {
         self.act_on(share, |model| {
             let before = into.len();
@@ -187,7 +187,7 @@ impl<S: Share> Kernel for ModelKernel<S> {
     }
 
     fn discover(&mut self, known: &Regions, into: &mut Vec<NewRegion>) {
-        // Mappings are listed, registered and searched one after the other, as with /proc.
+        // Mappings are listed, registered and searched in separate steps, as with /proc.
         let mapped = self.act(|model| {
             let pages = model.pages.iter().enumerate().filter(|(_, pte)| pte.mapped);
             pages.map(|(number, _)| Va::new(number as u64)).collect::<Vec<_>>()
@@ -252,7 +252,7 @@ impl<S: Share> Kernel for ModelKernel<S> {
     fn restore(&mut self, from: Frame, at: Va) -> Result<(), Fail> {
         let (value, node) = (value_of(self.parked(from)), self.node(from));
         self.request(|model| {
-            // A mapping that has changed its protection only accepts copies.
+            // As if the mapping had changed its protection: it only accepts copies.
             if model.by_chance(8) { Err(Fail::Pinned) } else { model.place(at, value, false, node) }
         })?;
         self.parking[from.number() as usize] = None;

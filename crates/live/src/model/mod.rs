@@ -34,6 +34,7 @@ struct Pte {
     releasing: bool,
 }
 
+/// A frame.
 #[derive(Clone, Copy, Debug)]
 struct Content {
     value: u64,
@@ -49,7 +50,6 @@ struct Content {
 /// The result of a reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// It completed.
     Done,
     /// It waits until this fault is woken.
     Waits(u64),
@@ -110,7 +110,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// `pages` unmapped pages. `seed` decides which requests fail without a reason.
+    /// `pages` unmapped pages. `seed` decides the batch size and which requests fail at random.
     pub(crate) fn new(pages: usize, seed: u64, rules: Rules) -> Self {
         Self {
             pages: vec![Pte::default(); pages],
@@ -134,6 +134,7 @@ impl Model {
     /// True once in `of` times on average.
     fn by_chance(&mut self, of: u64) -> bool {
         self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        // Not 1, the first number of seed 0: it would be true for every `of`.
         self.chance != 1 && (self.chance >> 33).is_multiple_of(of)
     }
 
@@ -205,7 +206,7 @@ impl Model {
         Access::Done
     }
 
-    /// Whether a read would wait there.
+    /// Whether a read of this page would wait.
     pub(crate) fn would_wait(&self, at: Va) -> bool {
         let pte = &self.pages[at.number() as usize];
         pte.mapped && pte.registered && pte.frame.is_none()
@@ -249,7 +250,7 @@ impl Model {
         id
     }
 
-    /// The first of these pages, up to one that is in another mapping.
+    /// The part of `range` in its first mapping. Registered and unregistered pages are in different mappings.
     fn first_mapping(&self, range: Range) -> Range {
         let registered = |at: Va| self.pages[at.number() as usize].registered;
         let first = registered(range.from);
@@ -266,9 +267,9 @@ impl Model {
         range.each().any(|at| self.pages[at.number() as usize].registered)
     }
 
-    /// `madvise(DONTNEED)` of the first mapping in `range`, as the kernel goes from mapping to mapping. Returns
-    /// the pages of that mapping, and the message to wait for before [`zap`](Model::zap). Without a message
-    /// the pages are removed at once, as they cannot be registered meanwhile.
+    /// `madvise(DONTNEED)` of the first mapping in `range`, as the kernel goes from mapping to mapping.
+    /// Returns the pages of that mapping, and the message to wait for before [`zap`](Model::zap). Without a
+    /// message the pages are removed at once, as they cannot be registered meanwhile.
     pub(crate) fn advise(&mut self, range: Range) -> (Range, Option<u64>) {
         let part = self.first_mapping(range);
         if !self.any_registered(part) {
@@ -283,7 +284,7 @@ impl Model {
         (part, Some(self.message(Event::Removed(part))))
     }
 
-    /// Remove the pages of this message (0 for none).
+    /// Remove pages. `message`: the ID of the message about their removal; 0 for none.
     pub(crate) fn zap(&mut self, range: Range, message: u64) {
         self.note(format!("zap {range:?} of {message}"));
         for at in range.each() {
@@ -366,7 +367,7 @@ impl Model {
             }
         }
         self.note(format!("move {range:?} to {to:?}"));
-        // One for the move, and one for the unmapping of its source.
+        // Two messages: the pages have moved, and their source was unmapped.
         if registered {
             self.changing.extend([self.current; 2]);
         }
@@ -461,12 +462,12 @@ impl Model {
         self.changing.retain(|by| *by != process);
     }
 
-    /// Advance the clock by this time.
+    /// Advance the clock by `ns`.
     pub(crate) fn pass(&mut self, ns: u64) {
         self.clock_ns += ns;
     }
 
-    /// Advance the clock at least to this time.
+    /// Advance the clock to `ns`, unless it is later.
     pub(crate) fn pass_until(&mut self, ns: u64) {
         self.clock_ns = self.clock_ns.max(ns);
     }
@@ -475,7 +476,7 @@ impl Model {
         self.clock_ns
     }
 
-    /// The memory node of the page there, if there is one.
+    /// The memory node of the page, if it has a frame.
     pub(crate) fn node(&self, at: Va) -> Option<NodeId> {
         let frame = self.pages.get(at.number() as usize)?.frame?;
         self.frames.get(&frame).map(|content| content.node)

@@ -2,8 +2,8 @@
 //!
 //! The **manager** shares the program's address space, and its table of files with the **keeper**, which has
 //! its own memory. The kernel puts a child's userfaultfd into that table when the message of the fork is
-//! read. The **launcher** has a copy of the program's own. When the last descriptor of a userfaultfd is
-//! closed, waiting threads are woken, and missing pages read as zeros from then on.
+//! read. The **launcher** has a copy of the program's userfaultfd. When the last descriptor of a userfaultfd
+//! is closed, waiting threads are woken, and missing pages read as zeros from then on.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,6 @@ pub(crate) const FIRST: u32 = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Process {
-    /// Starts the program, and has a copy of its userfaultfd.
     Launcher,
     Manager,
     Keeper,
@@ -64,7 +63,7 @@ pub(crate) struct Processes {
     pub(crate) killed: u32,
 }
 
-/// The results of the end of a process.
+/// The effects of the end of a process.
 struct Ended {
     /// Processes of the program that are dead, with their address spaces.
     programs: Vec<(u32, u32)>,
@@ -161,12 +160,10 @@ impl Processes {
         self.held.remove(&child.number())
     }
 
-    /// The manager has finished, and ends.
     pub(crate) fn finish(&mut self) {
         self.finished = true;
     }
 
-    /// The manager fails.
     pub(crate) fn fail(&mut self) {
         self.failed = true;
     }
@@ -202,7 +199,7 @@ impl Processes {
             Process::Program(number) => self.end_program(number),
         }
         if !self.rules.outlives && !self.programs[0].alive && self.manager {
-            // As a thread of the program, it ends with it without a failure.
+            // A manager that is a thread of the program ends with it, without a failure.
             (self.manager, self.finished) = (false, true);
         }
         let now = self.programs();
@@ -233,7 +230,7 @@ impl Processes {
 pub(crate) trait Share {
     /// Access the model exclusively.
     fn with<R>(&self, act: impl FnOnce(&mut Model) -> R) -> R;
-    /// The child of this number; 0 is the program.
+    /// The address space of a child; 0 is the program.
     fn child(&self, child: Child) -> Self;
     /// Access the processes exclusively.
     fn processes<R>(&self, act: impl FnOnce(&mut Processes) -> R) -> R;
@@ -245,8 +242,7 @@ pub(crate) trait Share {
     fn yield_now(&self) {}
 }
 
-/// One step of a watcher, unless it has ended. It kills one process at a time: the others run meanwhile.
-/// Returns false if it has ended.
+/// One step of a watcher, which kills at most one process. Returns false if the watcher has ended.
 pub(crate) fn watch<S: Share>(share: &S, by: Watcher) -> bool {
     let watcher = Process::of(by);
     if !share.processes(|processes| processes.is_alive(watcher)) {
@@ -287,7 +283,7 @@ pub(crate) fn end<S: Share>(share: &S, process: Process) {
     for space in ended.released {
         release(&share.child(Child::new(space)));
     }
-    // The manager may wait for messages.
+    // Wake the manager, which may wait for messages.
     share.child(Child::new(FIRST)).with(|_| ());
     share.ring();
 }

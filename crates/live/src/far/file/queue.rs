@@ -1,4 +1,4 @@
-//! Requests in flight, and the pages in their buffers.
+//! Requests to the file, and the pages in their buffers.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,12 +16,11 @@ use crate::{PAGE, Slot};
 const DEPTHS: usize = REQUESTS.ilog2() as usize + 1;
 
 /// Predicted read time before the first read: about that of flash.
-const UNKNOWN_NS: u64 = 100_000;
+const INITIAL_READ_NS: u64 = 100_000;
 
 pub(super) struct Queue {
     pub(super) ring: Ring,
     pub(super) uses: [Use; REQUESTS],
-    /// The buffer of each slot that has one.
     pub(super) buffers: FxHashMap<Slot, Buffer>,
     pub(super) free: Vec<Buffer>,
     /// Buffers with pages that have been read, oldest first.
@@ -37,7 +36,7 @@ pub(super) struct Queue {
     /// Number of pages that the file system has no room for. They stay in their buffers.
     pub(super) refused: usize,
     pub(super) arrivals: Vec<Arrival>,
-    /// Moving averages of read times in nanoseconds, by the logarithm of the queue depth.
+    /// Exponential moving averages of read times by bin of queue depths; 0 for a bin without reads.
     pub(super) read_ns: [u64; DEPTHS],
     pub(super) broken: Option<Fault>,
 }
@@ -96,13 +95,12 @@ impl Queue {
         }
     }
 
-    /// The buffer of a slot, and what it is used for.
     pub(super) fn buffer_of(&self, slot: Slot) -> Option<(Buffer, Use)> {
         let buffer = *self.buffers.get(&slot)?;
         Some((buffer, self.uses[buffer.index()]))
     }
 
-    /// A buffer that may be overwritten.
+    /// Take a free buffer, or else that of the oldest loaded page.
     pub(super) fn buffer(&mut self) -> Option<Buffer> {
         if self.free.is_empty() {
             let oldest = *self.loaded.front()?;
@@ -137,7 +135,7 @@ impl Queue {
     pub(super) fn predicted_ns(&self, depth: usize) -> u64 {
         let (lower, higher) = self.read_ns.split_at(Self::bin(depth) + 1);
         let known = lower.iter().rev().chain(higher).find(|read_ns| **read_ns > 0);
-        known.copied().unwrap_or(UNKNOWN_NS)
+        known.copied().unwrap_or(INITIAL_READ_NS)
     }
 
     /// Handle completed requests, and start waiting ones.
@@ -155,7 +153,7 @@ impl Queue {
                 Use::Free | Use::Loaded(_) | Use::Refused(_) => {}
             }
         }
-        // Reuse buffers of read pages only if nothing is in flight, as these pages are about to be loaded.
+        // Discard loaded pages only if nothing is in flight: they are about to be used.
         while (!self.free.is_empty() || self.ring.count() == 0)
             && let Some(request) = self.waiting.front().copied()
             && let Some(buffer) = self.buffer()
