@@ -22,8 +22,7 @@ pub(super) fn thread_of(threads: &[Thread], index: u8) -> Option<Thread> {
 pub(super) const DONE: u8 = 0;
 /// Maximum number of nodes of a memory.
 const NODES: usize = 4;
-/// Maximum number of pages in the reply to [`Walk`](request::Walk). It takes little longer than a reply with one
-/// page.
+/// Maximum number of pages in the reply to [`Walk`](request::Walk): many take little longer than one.
 const WALK_PAGES: usize = 128;
 
 /// The state of a page, as the methods of [`Memory`] return it.
