@@ -14,8 +14,8 @@
 //! | far | resident in the window, written | none | no |
 //!
 //! In the **parking area**, neither the program nor a device can reach a frame, so its content is final. A
-//! page leaves the program's memory only by parking, because a device may still write to a page that is
-//! copied in place. For the same reason, a page with a shadow is always in a new frame.
+//! page leaves the program's memory only by parking: a device might still write to a frame copied in place.
+//! For the same reason, a page with a shadow is always in a new frame.
 //!
 //! The **window** is a FIFO of a few far pages in the program's memory: it lets references through to far
 //! pages that the policy does not promote.
@@ -65,7 +65,7 @@ pub struct Sizes {
     pub far: u64,
     /// Maximum number of far pages in the program's memory at a time.
     pub window: u64,
-    /// Maximum number of unused frames that are kept for later loads.
+    /// Maximum number of spare frames, which are kept for later loads.
     pub spare: usize,
     /// Maximum number of pages of the program.
     pub pages: u32,
@@ -74,8 +74,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Places that the parking area needs, with a margin: every fast page may be parked, and every page on a
-    /// memory node.
+    /// Places of the parking area, with a margin: every page that is not stored may be parked.
     pub fn parking(&self) -> u32 {
         let far = if self.mapped { self.far } else { 0 };
         (self.fast + far + self.window + self.spare as u64 + 64).min(u32::MAX.into()) as u32
@@ -119,7 +118,6 @@ pub struct World<K> {
     pub(crate) event: EventState,
     /// Copies in progress whose pages are being read from the far tier, and the threads to wake.
     fetching: Vec<(Slot, Page, Thread)>,
-    /// What happened so far.
     pub counters: Counters,
     /// Why the program must end: the far tier failed, or the state of its memory is unknown.
     pub(crate) broken: Option<String>,
@@ -165,13 +163,13 @@ impl<K: Kernel> World<K> {
         ([fast + stuck, far - stuck], self.window.count - stuck)
     }
 
-    /// Frames in the parking area that no page uses.
+    /// Number of frames in the parking area that no page uses.
     pub fn spare_frames(&self) -> u64 {
         self.parking.spare.len() as u64
     }
 
-    /// Pages that should have left the program's memory but are pinned there: locked, shared with a child, or
-    /// used for I/O.
+    /// Number of pages that should have left the program's memory but are pinned: locked, shared with a child,
+    /// or used for I/O.
     pub fn held_pages(&self) -> u64 {
         self.window.stuck.len() as u64
     }
@@ -194,7 +192,7 @@ impl<K: Kernel> World<K> {
         self.numbers.get(at).filter(|page| self.pages.state(*page).is_mapped())
     }
 
-    /// Whether the page there was touched before.
+    /// Whether the page at this address was touched before.
     pub(crate) fn is_known(&self, at: Va) -> bool {
         self.page_at(at).is_some() || self.unnumbered.contains_key(&at)
     }
@@ -236,7 +234,7 @@ impl<K: Kernel> World<K> {
         Refused::Pinned
     }
 
-    /// The state of the page there, for an error message.
+    /// The state of the page at this address, for an error message.
     fn describe(&self, at: Va) -> String {
         match self.page_at(at) {
             None => "unknown".into(),
@@ -251,7 +249,7 @@ impl<K: Kernel> World<K> {
 
     // --- requests
 
-    /// Write-protect the page there, or let writes through.
+    /// Write-protect the page at this address, or let writes through.
     pub(crate) fn protect(&mut self, at: Va, on: bool) -> Result<(), Refused> {
         self.kernel.protect(at, on).map_err(|fail| self.refused(fail, "protecting", at))
     }
@@ -313,8 +311,8 @@ impl<K: Kernel> World<K> {
         let state = self.pages.state(page);
         let protected = state.has(PageFlags::PROTECTED);
         if state.is_parked() {
-            // A parked far page has no slot: it could not be stored, or is on a memory node, where a copy in
-            // progress must notice writes.
+            // A parked far page has no slot: it could not be stored, or is on a memory node. A copy from there
+            // must notice writes.
             let copying = state.is_far() && !write && state.has(PageFlags::COPYING);
             self.restore(page, protected || copying || self.pages.slot(page).is_some())?;
             if write {
@@ -337,7 +335,7 @@ impl<K: Kernel> World<K> {
         Ok(())
     }
 
-    /// Record a write: it makes a copy in progress out of date.
+    /// Record a write, which makes a copy in progress stale.
     fn note_write(&mut self, page: Page) {
         if self.pages.state(page).has(PageFlags::COPYING) {
             self.pages.set(page, PageFlags::WRITTEN, true);

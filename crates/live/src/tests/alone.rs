@@ -303,7 +303,7 @@ fn without_a_keeper_or_a_manager_that_survives_children_read_zeros() {
     }
 }
 
-/// A thread has moved memory, and the program is killed before the message of the move. The child that another
+/// A thread has moved memory, and the program is killed before the move's message. The child that another
 /// thread has forked has the memory at an unknown address, and is killed too.
 #[test]
 fn a_child_with_pages_at_an_unknown_address_is_killed() {

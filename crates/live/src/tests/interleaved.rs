@@ -361,8 +361,8 @@ fn run_remotely(policy: &str) {
     run_under(make_remote(policy, &settings), false, ALL, 2, false, act);
 }
 
-/// Run a program with `count` threads under a policy, each with the behaviour `act`. `mapped`: the far tier is
-/// a memory node. `struck`: a process is ended at a random time.
+/// Run a program with `count` threads under a policy. Each behaves as `act`. `mapped`: the far tier is a
+/// memory node. `struck`: a process is ended at a random time.
 fn run_under(
     make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
     mapped: bool,

@@ -62,8 +62,8 @@ fn pinned_pages_are_retried_with_increasing_delays_and_moved_once_unpinned() {
             }
             live.manager.world.counters.pinned - before
         };
-        // In a second, each of at most 3 threads rests at most 22 times (1, 2, 4, ... 64, 64 ms), and makes up to 2
-        // attempts per page after each rest.
+        // In a second, each of at most 3 threads rests at most 22 times (1, 2, 4, ... 64, 64 ms). After each
+        // rest it makes up to 2 attempts per page.
         tried(&mut live);
         let often = tried(&mut live);
         assert!(often > 0 && often < 22 * 2 * 3 * u64::from(PAGES), "{name}: {often}");
