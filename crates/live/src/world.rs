@@ -168,8 +168,8 @@ impl<K: Kernel> World<K> {
         self.parking.spare.len() as u64
     }
 
-    /// Number of pages that should have left the program's memory but are pinned: locked, shared with a child,
-    /// or used for I/O.
+    /// Number of pages that should have left the program's memory but are pinned: locked, shared with a
+    /// child, or used for I/O.
     pub fn held_pages(&self) -> u64 {
         self.window.stuck.len() as u64
     }
@@ -311,7 +311,7 @@ impl<K: Kernel> World<K> {
         let state = self.pages.state(page);
         let protected = state.has(PageFlags::PROTECTED);
         if state.is_parked() {
-            // A parked far page has no slot: it could not be stored, or is on a memory node. A copy from there
+            // A parked far page has no slot: it could not be stored, or is on a memory node, from where a copy
             // must notice writes.
             let copying = state.is_far() && !write && state.has(PageFlags::COPYING);
             self.restore(page, protected || copying || self.pages.slot(page).is_some())?;

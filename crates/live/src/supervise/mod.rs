@@ -35,8 +35,8 @@ const REAP_CHECKS: u32 = 200;
 const POLL: Duration = Duration::from_millis(100);
 
 /// Run `command` with nearfar's library at `library`. `progress` is called at least ten times a second, and
-/// kills the run by returning false. If the setup is `remote`, `provider` has the policy of each process. If a
-/// policy fails, the run is killed.
+/// kills the run by returning false. `provider` has the policies of a `remote` setup; if one fails, the run is
+/// killed.
 ///
 /// # Errors
 /// The program cannot be run or started.

@@ -79,8 +79,8 @@ impl<K: Kernel> World<K> {
         Ok(place)
     }
 
-    /// Replace a far page by a fast copy. With `shadow`, the copy is write-protected and the old frame becomes
-    /// its shadow; otherwise the old frame is freed.
+    /// Replace a far page by a fast copy. With `shadow`, the copy is write-protected and the old frame
+    /// becomes its shadow; otherwise the old frame is freed.
     pub(super) fn copy_from_node(&mut self, page: Page, shadow: bool) -> Result<(), Refused> {
         let (frame, at) = (self.park(page)?, self.numbers.address_of(page));
         self.kernel
