@@ -72,7 +72,7 @@ nearfar_schema::columns! {
 /// The state of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {
-    /// The launcher's process.
+    /// PID of the launcher.
     pub launcher: u32,
     /// Seconds since the run began.
     pub seconds: f64,

@@ -1,14 +1,14 @@
 //! The live implementation of [`Memory`](nearfar_kernel::tiering::Memory): where each page is, and what the
 //! policy's actions do to it.
 //!
-//! Node 0 is the program's own memory within a budget, node 1 the far tier. If the far tier stores pages, a
-//! page is in one of these states; if it is a memory node, in one of those in `world/mapped.rs`:
+//! Node 0 is the program's own memory within a budget, node 1 the far tier. If the far tier stores pages, in
+//! slots, a page is in one of these states; if it is a memory node, in one of those in `world/mapped.rs`:
 //!
 //! | node | location | slot | write-protected |
 //! |---|---|---|---|
-//! | fast | resident | none | if the policy watches it |
+//! | fast | resident | none | if the policy has protected it |
 //! | fast | resident | its shadow | yes |
-//! | fast | parked: the next reference is a fault | none, or its shadow | when it is resident again |
+//! | fast | parked: the next reference faults | none, or its shadow | when it is resident again |
 //! | far | stored | its content | |
 //! | far | resident in the window, clean | its content | yes |
 //! | far | resident in the window, written | none | no |
@@ -20,7 +20,7 @@
 //! The **window** is a FIFO of a few far pages in the program's memory: it lets references through to far
 //! pages that the policy does not promote.
 //!
-//! The kernel shows no accessed bits. [`clear_accessed`](nearfar_kernel::tiering::Memory::clear_accessed)
+//! The kernel reports no accessed bits. [`clear_accessed`](nearfar_kernel::tiering::Memory::clear_accessed)
 //! parks a fast page, and the fault that returns it sets the bit without calling the policy.
 
 use std::collections::BTreeMap;
@@ -156,8 +156,8 @@ impl<K: Kernel> World<K> {
         &mut self.kernel
     }
 
-    /// Pages in fast memory, in the far tier and in the window. Far pages that are stuck in the program's
-    /// memory count as fast here, over the budget; a policy sees them on the node to which it moved them.
+    /// Pages in fast memory, in the far tier and in the window. Far pages that are stuck in the window count
+    /// as fast here, over the budget, but as far for the policy.
     pub fn used(&self) -> ([u64; 2], u64) {
         let ([fast, far], stuck) = (self.budget.used, self.window.stuck_count);
         ([fast + stuck, far - stuck], self.window.count - stuck)
@@ -311,8 +311,8 @@ impl<K: Kernel> World<K> {
         let state = self.pages.state(page);
         let protected = state.has(PageFlags::PROTECTED);
         if state.is_parked() {
-            // A parked far page has no slot: it could not be stored, or is on a memory node, from where a copy
-            // must notice writes.
+            // A parked far page has no slot: it could not be stored, or is on a memory node, where a copy in
+            // progress must notice writes.
             let copying = state.is_far() && !write && state.has(PageFlags::COPYING);
             self.restore(page, protected || copying || self.pages.slot(page).is_some())?;
             if write {

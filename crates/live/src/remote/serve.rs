@@ -36,7 +36,7 @@ pub trait PolicySource {
     /// # Errors
     /// Why it cannot run.
     fn start(&mut self, mem: &mut dyn Memory) -> nearfar_trace::Result<Started>;
-    /// Its shadow rule for NOMAD, if it declares one.
+    /// Its shadow rule for NOMAD. Called only if it declares a hook of the rule.
     fn rule(&mut self) -> &mut dyn ShadowRule;
     /// Whether it has failed, and must not be called any more.
     fn failed(&self) -> bool {

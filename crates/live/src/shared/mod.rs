@@ -158,8 +158,8 @@ impl Shared {
         Some(index)
     }
 
-    /// Free the block of a process image that has ended, and add its counters to the head. Only for the
-    /// launcher.
+    /// Free the block of a process image that has ended, and add its counters to the head. Only the
+    /// launcher may call this.
     pub fn retire(&self, index: usize) {
         let (head, block) = (self.head(), &self.blocks()[index]);
         head.past_images.fetch_add(1, Ordering::Relaxed);

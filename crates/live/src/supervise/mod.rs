@@ -35,8 +35,8 @@ const REAP_CHECKS: u32 = 200;
 const POLL: Duration = Duration::from_millis(100);
 
 /// Run `command` with nearfar's library at `library`. `progress` is called at least ten times a second, and
-/// kills the run by returning false. `provider` has the policies of a `remote` setup; if one fails, the run is
-/// killed.
+/// kills the run by returning false. `provider` has the policies of a `remote` setup: if one fails, the run
+/// is killed.
 ///
 /// # Errors
 /// The program cannot be run or started.
@@ -133,7 +133,7 @@ struct Image {
     /// A pidfd of its manager, once the manager runs.
     manager: Option<OwnedFd>,
     hang: HangDetector,
-    /// The socket to its policy, if that runs in the launcher.
+    /// The socket to the process, if its policy runs in the launcher.
     socket: Option<Socket>,
 }
 

@@ -15,7 +15,7 @@ pub struct Summary {
     pub counters: Counters,
     /// Number of managed process images.
     pub images: u64,
-    /// Peak pages in use of all processes together, sampled: fast, far, in the window.
+    /// Sampled peak of the pages in use by all processes: fast, far, in the window.
     pub peak: [u64; 3],
     /// Peak bytes of the far tier.
     pub far_bytes: u64,

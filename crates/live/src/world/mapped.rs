@@ -2,10 +2,10 @@
 //!
 //! | node | location | shadow | write-protected |
 //! |---|---|---|---|
-//! | fast | resident | none | if the policy watches it |
+//! | fast | resident | none | if the policy has protected it |
 //! | fast | resident | parked on the far node | yes |
-//! | fast | parked: the next reference is a fault | none, or parked on the far node | when it is resident again |
-//! | far | resident on the far node | none | if the policy watches it, or it is being copied |
+//! | fast | parked: the next reference faults | none, or parked on the far node | when it is resident again |
+//! | far | resident on the far node | none | if the policy has protected it, or it is being copied |
 //! | far | parked on the far node | none | when it is resident again |
 //!
 //! A page moves by a copy from the parking area, where nobody can write it. Its old frame is then freed, or

@@ -22,7 +22,7 @@ impl<K: Kernel> World<K> {
         if state.has(PageFlags::COPYING) { Err(Refused::Busy) } else { Ok(state) }
     }
 
-    /// Charge a moved page to its new node, and clear its flags.
+    /// Charge a moved page to its new node.
     pub(super) fn moved(&mut self, page: Page, to: NodeId) {
         self.budget.uncharge(self.pages.state(page).node());
         self.budget.charge(to);
@@ -216,7 +216,7 @@ impl<K: Kernel> Memory for World<K> {
         if !state.is_far() && has_slot {
             return Err(Refused::State);
         }
-        // In the window, a page with a slot is write-protected whether the policy watches it or not.
+        // In the window, a page with a slot stays write-protected, so that a write frees the slot.
         if state.is_resident() && !has_slot {
             self.protect(self.numbers.address_of(page), false)?;
         }

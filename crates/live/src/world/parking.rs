@@ -72,7 +72,7 @@ impl<K: Kernel> World<K> {
     pub(super) fn place_frame(&mut self, frame: Frame, at: Va) -> Result<(), Fail> {
         match self.kernel.restore(frame, at) {
             Ok(()) => self.parking.empty.push(frame),
-            // A mapping with another protection accepts only a copy.
+            // With another protection than the parking area's, a mapping accepts only a copy.
             Err(Fail::Pinned) => {
                 self.kernel.place_copy(at, frame, false, NodeId::FAST)?;
                 self.release_frame(frame);
@@ -89,7 +89,7 @@ impl<K: Kernel> World<K> {
         if !copy {
             match self.kernel.restore(frame, at) {
                 Ok(()) => self.parking.empty.push(frame),
-                // A mapping with another protection accepts only a copy.
+                // As in `place_frame`.
                 Err(Fail::Pinned) => copy = true,
                 Err(fail) => return Err(self.refused(fail, "bringing back", at)),
             }

@@ -8,7 +8,10 @@ use super::workers::REST;
 use super::{PageFlags, World};
 use crate::Kernel;
 
-/// The window. Its queues may contain pages that have left it since; its counts do not.
+/// Maximum number of stuck pages that are retried at once.
+const RETRIES: usize = 32;
+
+/// The window. Its queues may contain pages that have left it since; its counts exclude these.
 #[derive(Debug)]
 pub(crate) struct Window {
     /// Oldest first.
@@ -72,7 +75,7 @@ impl<K: Kernel> World<K> {
     /// Evict the oldest pages of the window while it is over its limit.
     pub(crate) fn trim_window(&mut self) {
         if self.window.has_stuck() && self.event.now >= self.window.retry_at {
-            for _ in 0..self.window.stuck.len().min(32) {
+            for _ in 0..self.window.stuck.len().min(RETRIES) {
                 let Some(page) = self.window.stuck.pop_front() else { break };
                 if self.pages.state(page).has(PageFlags::STUCK) && self.evict(page).is_err() {
                     self.window.stuck.push_back(page);
