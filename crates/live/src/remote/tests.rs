@@ -72,7 +72,7 @@ fn reference(huge: bool) -> ReferenceMemory {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4))]
 
-    /// Every policy that does not foresee, with every choice of its knobs.
+    /// Every policy that does not know future references, with every choice of its knobs.
     #[test]
     fn a_remote_policy_decides_as_a_local_one(
         small in testing::steps(),
@@ -336,7 +336,6 @@ fn a_remote_shadow_rule_decides_as_a_local_one() {
     assert_eq!(direct, remote);
 }
 
-/// Only a shadow rule.
 struct RuleSource {
     declared: Declared,
     rule: Evens,

@@ -460,7 +460,7 @@ fn no_order_of_moves_loses_a_write() {
     shuttle::check_pct(move || moves(false), 4000, 5);
     shuttle::check_random(move || moves(true), 500);
     shuttle::check_pct(move || moves(true), 1000, 5);
-    // Some orders of moves are ambiguous, but few.
+    // A few of thousands of orders are ambiguous.
     let ambiguous = AMBIGUOUS_RUNS.load(Ordering::Relaxed);
     assert!(ambiguous < 100, "{ambiguous} runs");
 }

@@ -114,7 +114,7 @@ impl Live {
     /// A few turns, with scans for new memory, while a message is in flight.
     fn look_around(&mut self, turns: usize) {
         for _ in 0..turns {
-            // `turn` also checks nodes, for which it needs the addresses after the message.
+            // Not `turn`, which checks nodes at addresses that are known only after the message.
             let _ = self.manager.turn().unwrap();
             self.manager.discover();
             self.manager.world.check().unwrap();
