@@ -1,13 +1,12 @@
 //! How often the manager scans for memory that the program has newly mapped.
 
-/// Minimum and maximum time between two scans in nanoseconds, if a scan is cheap.
+/// Minimum and maximum nanoseconds between two scans, if a scan is cheap.
 const INTERVAL_NS: (u64, u64) = (20_000_000, 40_000_000);
 /// Scans take at most 1/SHARE of the time.
 const SHARE: u64 = 50;
 
-/// Nanoseconds until the next scan. The latest scan began `last_ns` after the one before, took `took_ns`, and
-/// has `found` new memory or not. A scan reads the whole list of mappings, so a program with tens of
-/// thousands of them is scanned less often.
+/// Nanoseconds from the end of a scan to the next. `last_ns` is the previous result. The scan has `found` new
+/// memory or not, and took `took_ns` of processor time: it reads all mappings, perhaps tens of thousands.
 #[must_use]
 pub fn next_look_ns(last_ns: u64, found: bool, took_ns: u64) -> u64 {
     let (shortest, longest) = INTERVAL_NS;
@@ -26,7 +25,7 @@ mod tests {
         assert_eq!(next_look_ns(0, false, 0), 20_000_000);
         assert_eq!(next_look_ns(20_000_000, false, 100_000), 40_000_000);
         assert_eq!(next_look_ns(40_000_000, true, 100_000), 20_000_000);
-        // A list of 60,000 mappings, then a short one.
+        // A scan of 40 ms, then a cheap one.
         assert_eq!(next_look_ns(20_000_000, true, 40_000_000), 49 * 40_000_000);
         assert_eq!(next_look_ns(1_960_000_000, false, 100_000), 40_000_000);
     }

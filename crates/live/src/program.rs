@@ -11,10 +11,10 @@ use crate::far;
 use crate::linux::Linux;
 use crate::setup::Setup;
 
-/// Find `name` as a shell does, and check whether the library can be loaded into it.
+/// Find the program `name` as a shell does, and check whether nearfar's library can be loaded into it.
 ///
 /// # Errors
-/// It does not exist, is static, or runs with another user's rights.
+/// The program does not exist, is static, or runs with another user's rights.
 pub fn check(name: &str) -> Result<PathBuf> {
     let path = find(name).ok_or_else(|| {
         Error::input(name, "no such program", "give the command after --, as in a shell")
@@ -23,7 +23,7 @@ pub fn check(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Check without running it whether `name` can run with `setup`: the program, userfaultfd, the far tier.
+/// Check whether `name` can run with `setup`: the program, userfaultfd, the far tier.
 ///
 /// # Errors
 /// As [`check`]; userfaultfd is not available; the far tier cannot be made.
@@ -46,8 +46,8 @@ fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| runs(path))
 }
 
-/// `depth`: how many interpreters may still be followed.
-fn check_file(path: &Path, depth: u32) -> Result<()> {
+/// Follows at most `interpreters` `#!` lines.
+fn check_file(path: &Path, interpreters: u32) -> Result<()> {
     let shown = path.display().to_string();
     let refuse = |what: &str, fix: &str| Err(Error::input(shown.clone(), what, fix));
     let io = |error: std::io::Error| Error::io(path, "reading", &error);
@@ -73,11 +73,11 @@ fn check_file(path: &Path, depth: u32) -> Result<()> {
             None => None,
         };
         return match interpreter {
-            Some(interpreter) if depth > 0 => check_file(&interpreter, depth - 1),
+            Some(path) if interpreters > 0 => check_file(&path, interpreters - 1),
             _ => refuse("names an interpreter that does not exist", "look at its first line"),
         };
     }
-    // A 64-bit little-endian ELF file.
+    // 64-bit, little-endian.
     if !head.starts_with(b"\x7fELF\x02\x01") {
         return refuse("is no 64-bit program for this machine", "give the program itself");
     }
@@ -85,13 +85,14 @@ fn check_file(path: &Path, depth: u32) -> Result<()> {
         return refuse("is cut short", "give a whole program");
     };
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |high, low| high << 8 | u64::from(*low));
-    // `e_phoff`, `e_phentsize`, `e_phnum`.
+    // `e_phoff`, `e_phentsize`, `e_phnum`: elf(5).
     let (table, size, count) = (number(&head[32..40]), number(&head[54..56]), number(&head[56..]));
+    // Real programs have about a dozen headers.
     for index in 0..count.min(256) {
         let mut kind = [0; 4];
         let entry = table.saturating_add(index * size);
         if file.read_exact_at(&mut kind, entry).is_ok() && u32::from_le_bytes(kind) == 3 {
-            // PT_INTERP: the dynamic linker.
+            // `PT_INTERP` names the dynamic linker.
             return Ok(());
         }
     }
@@ -105,12 +106,12 @@ fn check_file(path: &Path, depth: u32) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn says(name: &str) -> String {
+    fn refusal(name: &str) -> String {
         check(name).map(|_| ()).unwrap_err().to_string()
     }
 
     #[test]
-    fn a_program_that_cannot_run_is_refused_in_one_line() {
+    fn a_program_that_cannot_run_is_refused_with_a_reason() {
         assert!(check("sh").is_ok() && check("/bin/sh").is_ok());
         let folder = tempfile::tempdir().unwrap();
         let make = |name: &str, content: &[u8], mode| {
@@ -119,18 +120,18 @@ mod tests {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
             path.to_str().unwrap().to_owned()
         };
-        assert!(says("no-such-program-here").contains("no such program"));
-        assert!(says(&make("plain", b"x", 0o644)).contains("no such program"));
-        assert!(says(&make("text", b"x", 0o755)).contains("no 64-bit program"));
+        assert!(refusal("no-such-program-here").contains("no such program"));
+        assert!(refusal(&make("plain", b"x", 0o644)).contains("no such program"));
+        assert!(refusal(&make("text", b"x", 0o755)).contains("no 64-bit program"));
         let mut elf = vec![0u8; 64];
         elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        assert!(says(&make("static", &elf, 0o755)).contains("static program"));
-        assert!(says(&make("other", b"x", 0o4755)).contains("rights"));
+        assert!(refusal(&make("static", &elf, 0o755)).contains("static program"));
+        assert!(refusal(&make("other", b"x", 0o4755)).contains("rights"));
         assert!(check(&make("script", b"#!/bin/sh\n", 0o755)).is_ok());
         assert!(check(&make("env", b"#!/usr/bin/env -S sh -e\n", 0o755)).is_ok());
-        assert!(says(&make("broken", b"#!\n", 0o755)).contains("interpreter"));
-        let own = make("own", b"", 0o755);
-        std::fs::write(&own, format!("#!{own}\n")).unwrap();
-        assert!(says(&own).contains("interpreter"));
+        assert!(refusal(&make("broken", b"#!\n", 0o755)).contains("interpreter"));
+        let recursive = make("own", b"", 0o755);
+        std::fs::write(&recursive, format!("#!{recursive}\n")).unwrap();
+        assert!(refusal(&recursive).contains("interpreter"));
     }
 }

@@ -1,8 +1,8 @@
 //! The reaper: a process between the launcher and the program, which waits for all processes of a run.
 //!
-//! Managers outlive the processes that they serve, and keepers outlive managers, so both become orphans. The
-//! nearest subreaper adopts orphans. It is this process, because the launcher may be a Python process with
-//! other children, and process 1 of a container often does not wait for orphans.
+//! Managers outlive the processes that they serve, and keepers (`ends.rs`) outlive managers, so both become
+//! orphans, which the nearest subreaper adopts. The launcher is not the subreaper, because it may be a Python
+//! process with other children; process 1 of a container often does not wait for orphans.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -32,7 +32,7 @@ pub(crate) fn split(head: &Head, bell: RawFd) -> io::Result<()> {
     }
 }
 
-/// Have the kernel kill this process when its parent ends. If it has ended already, exit.
+/// Have the kernel kill this process when its parent ends. Exit if the parent has ended already.
 fn die_with(parent: u32) {
     // SAFETY: system calls that take numbers.
     unsafe {
@@ -43,7 +43,7 @@ fn die_with(parent: u32) {
     }
 }
 
-/// Wait for all children until none is left.
+/// Wait for all children and adopted orphans, then exit.
 fn reap(root: libc::pid_t, head: &Head, bell: RawFd) -> ! {
     // SAFETY: system calls that take numbers, a name that ends in zero, and a variable of this function.
     unsafe {
@@ -52,7 +52,7 @@ fn reap(root: libc::pid_t, head: &Head, bell: RawFd) -> ! {
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         libc::setsid();
         libc::prctl(libc::PR_SET_NAME, c"nearfar-reap".as_ptr());
-        // Readers of the program's output must not wait for this process.
+        // Close all but `bell`: a reader of the program's output waits until no process has it open.
         if bell > 0 {
             libc::syscall(libc::SYS_close_range, 0, bell - 1, 0);
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{Range, Va};
 
-/// Ranges that do not overlap.
+/// A set of pages, as ranges that do not overlap.
 #[derive(Debug, Default)]
 pub struct Regions {
     ranges: BTreeMap<Va, Va>,
@@ -28,12 +28,12 @@ impl Regions {
         gaps
     }
 
-    /// The end of the region with this page.
+    /// The end of the region that contains the page `at`.
     pub fn end_of(&self, at: Va) -> Option<Va> {
         self.ranges.range(..=at).next_back().map(|(_, end)| *end).filter(|end| *end > at)
     }
 
-    /// Add a range. It replaces what it overlaps.
+    /// Add a range as a region. Older regions lose the pages in it.
     pub fn add(&mut self, range: Range) {
         self.remove(range);
         if range.pages() > 0 {

@@ -7,7 +7,6 @@ use nearfar_kernel::tiering::Settings;
 use crate::numbers::GROUP;
 use crate::{PAGE, Sizes, far};
 
-/// The name of the environment variable.
 pub const VARIABLE: &str = "NEARFAR_RUN";
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,23 +19,23 @@ pub struct Setup {
     pub far: String,
     /// Minimum latency of the far tier in nanoseconds.
     pub far_latency_ns: u64,
-    /// Which threads sleep while their page is read from the far tier, as for
-    /// [`epf::parse`](nearfar_kernel::epf::parse).
+    /// Embedded page faults (EPF): which threads sleep while their page is read from the far tier, as
+    /// [`epf::parse`](nearfar_kernel::epf::parse) reads it.
     pub epf: String,
     pub policy: String,
     /// The policy runs in the launcher ([`remote`](crate::remote)).
     pub remote: bool,
     pub knobs: BTreeMap<String, String>,
-    /// The launcher's process.
+    /// PID of the launcher.
     pub launcher: u32,
     /// The launcher's descriptor of the file of [`Shared`](crate::shared::Shared).
     pub shared: u32,
-    /// The launcher's eventfd, which wakes it.
+    /// The launcher's descriptor of the eventfd that wakes it.
     pub bell: u32,
 }
 
 impl Setup {
-    /// As lines of text. No value may contain a newline.
+    /// As lines `name=value`. No value may contain a newline.
     pub fn to_text(&self) -> String {
         let mut lines = vec![
             format!("fast={}", self.fast),
@@ -100,8 +99,8 @@ impl Setup {
         let mapped = self.is_mapped();
         let window = if mapped { 0 } else { (frames / 64).clamp(8, 4096) };
         let spare = (frames / 128).clamp(8, 512);
-        // A page without neighbours takes a whole group of numbers. The tables indexed by number are zeros at
-        // first, and take memory only for numbers in use.
+        // A page without neighbours takes a whole group of numbers. A high limit is cheap: page tables take
+        // memory only for numbers in use.
         let numbers = u64::from(GROUP) * (frames + pages(self.far_size)) + (1 << 16);
         Sizes {
             fast: frames.saturating_sub(window + spare).max(64),
@@ -137,11 +136,10 @@ mod tests {
         assert!(Setup::from_text("fast=x").is_err() && Setup::from_text("nothing").is_err());
         let sizes = setup.sizes();
         assert_eq!(sizes.fast + sizes.window + sizes.spare as u64, 5 << 8);
-        // Each page may have its own group, up to the maximum.
         assert_eq!(sizes.pages, 1 << 30);
         let small = Setup { far_size: 80 << 20, ..setup.clone() }.sizes();
         assert!(u64::from(small.pages) >= u64::from(GROUP) * (small.fast + small.far));
-        // There is no window. Every page may be parked: 10,240 are far, and 10 frames are spare.
+        // Every page may be parked: 10,240 far pages, 10 spare frames, and a margin of 64.
         let mapped = Setup { far: "node:1".into(), far_size: 40 << 20, ..setup }.sizes();
         assert_eq!(mapped.fast + mapped.spare as u64, 5 << 8);
         assert_eq!(

@@ -72,7 +72,7 @@ nearfar_schema::columns! {
 /// The state of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {
-    /// The launcher's process.
+    /// PID of the launcher.
     pub launcher: u32,
     /// Seconds since the run began.
     pub seconds: f64,
@@ -94,7 +94,7 @@ pub struct Snapshot {
     pub rows: Vec<Row>,
 }
 
-/// The values from which rates are computed.
+/// Counts from which rates are computed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     counters: Counters,
@@ -121,7 +121,7 @@ impl Counts {
 pub struct Watched {
     launcher: u32,
     command: String,
-    /// The launcher; readable once it has ended.
+    /// The launcher's pidfd, readable once the launcher has ended.
     process: OwnedFd,
     shared: Shared,
     /// The previous snapshot: its time, the total counts, and the counts by block.
@@ -141,14 +141,14 @@ impl Watched {
         {
             return Err(refused("no such process; it may have ended", ""));
         }
-        let (mut found, mut is_other) = (Vec::new(), false);
+        let (mut found, mut has_other_version) = (Vec::new(), false);
         for (launcher, opened) in Self::opened() {
             match opened {
                 Ok(run) if pid.is_none_or(|pid| run.has(pid)) => found.push(run),
                 Ok(_) => {}
                 Err(error) => {
                     let here = pid.is_none_or(|pid| pid == launcher);
-                    is_other |= here && error.kind() == io::ErrorKind::InvalidData;
+                    has_other_version |= here && error.kind() == io::ErrorKind::InvalidData;
                 }
             }
         }
@@ -162,10 +162,10 @@ impl Watched {
             return Ok(run);
         }
         Err(match pid {
-            Some(_) if is_other => {
+            Some(_) if has_other_version => {
                 refused("is of another version of nearfar", "watch it with that version")
             }
-            None if is_other => refused(
+            None if has_other_version => refused(
                 "the run belongs to another version of nearfar",
                 "watch it with that version",
             ),
@@ -195,7 +195,7 @@ impl Watched {
     /// # Errors
     /// `InvalidData` for a run of another version; any other error if there is no run.
     fn open(launcher: u32, path: &Path) -> io::Result<Self> {
-        // First, so that the PID cannot be reused before the file is opened.
+        // The pidfd first, so that the PID cannot be reused before the file is opened.
         let process = process_of(launcher)?;
         let file = File::open(path)?;
         let shared = Shared::map_to_read(&file).map_err(|error| match error.raw_os_error() {
@@ -221,7 +221,7 @@ impl Watched {
         wait([Some(self.process.as_raw_fd())], 0)[0] || self.shared.head().ended().is_some()
     }
 
-    /// The current state. Rates are over the time since the previous snapshot.
+    /// The current state, with rates since the previous snapshot.
     pub fn snapshot(&mut self) -> Snapshot {
         self.snapshot_at(monotonic())
     }
@@ -283,7 +283,7 @@ fn is_running(block: &Block) -> bool {
     matches!(block.state(), State::Held | State::Running | State::Failed)
 }
 
-/// The peak, including the current value, which the launcher may not have added yet.
+/// The peak including the current value, which the launcher may not have sampled yet.
 fn at_least(peak: &[AtomicU64; 4], now: [u64; 4]) -> [u64; 4] {
     std::array::from_fn(|i| peak[i].load(Ordering::Relaxed).max(now[i]))
 }
@@ -349,7 +349,7 @@ mod tests {
     use super::*;
     use crate::setup::Setup;
 
-    /// This process holds a run: it is its own launcher and program.
+    /// A run in which this process is the launcher and the program. Returns the index of its block.
     fn run() -> (Shared, OwnedFd, usize) {
         let (shared, file) = Shared::create().unwrap();
         let launcher = std::process::id();
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_a_run_is_refused_in_one_line() {
+    fn a_process_without_a_run_is_refused() {
         let (shared, file, _) = run();
         shared.head().launcher.store(1, Ordering::Relaxed);
         assert_eq!(open(&file).unwrap_err().kind(), io::ErrorKind::NotFound);

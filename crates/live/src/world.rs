@@ -1,26 +1,26 @@
 //! The live implementation of [`Memory`](nearfar_kernel::tiering::Memory): where each page is, and what the
 //! policy's actions do to it.
 //!
-//! Node 0 is the program's own memory within a budget, node 1 the far tier. If the far tier stores pages, a
-//! page is in one of these states; if it is a memory node, in one of those in `world/mapped.rs`:
+//! Node 0 is the program's own memory within a budget, node 1 the far tier. If the far tier stores pages, in
+//! slots, a page is in one of these states; if it is a memory node, in one of those in `world/mapped.rs`:
 //!
 //! | node | location | slot | write-protected |
 //! |---|---|---|---|
-//! | fast | resident | none | if the policy watches it |
+//! | fast | resident | none | if the policy has protected it |
 //! | fast | resident | its shadow | yes |
-//! | fast | parked: the next reference is a fault | none, or its shadow | when it is resident again |
+//! | fast | parked: the next reference faults | none, or its shadow | when it is resident again |
 //! | far | stored | its content | |
 //! | far | resident in the window, clean | its content | yes |
 //! | far | resident in the window, written | none | no |
 //!
 //! In the **parking area**, neither the program nor a device can reach a frame, so its content is final. A
-//! page leaves the program's memory only by parking, because a device may still write to a page that is
-//! copied in place. For the same reason, a page with a shadow is always in a new frame.
+//! page leaves the program's memory only by parking: a device might still write to a frame copied in place.
+//! For the same reason, a page with a shadow is always in a new frame.
 //!
 //! The **window** is a FIFO of a few far pages in the program's memory: it lets references through to far
 //! pages that the policy does not promote.
 //!
-//! The kernel shows no accessed bits. [`clear_accessed`](nearfar_kernel::tiering::Memory::clear_accessed)
+//! The kernel reports no accessed bits. [`clear_accessed`](nearfar_kernel::tiering::Memory::clear_accessed)
 //! parks a fast page, and the fault that returns it sets the bit without calling the policy.
 
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ pub struct Sizes {
     pub far: u64,
     /// Maximum number of far pages in the program's memory at a time.
     pub window: u64,
-    /// Maximum number of unused frames that are kept for later loads.
+    /// Maximum number of spare frames, which are kept for later loads.
     pub spare: usize,
     /// Maximum number of pages of the program.
     pub pages: u32,
@@ -74,8 +74,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Places that the parking area needs, with a margin: every fast page may be parked, and every page on a
-    /// memory node.
+    /// Places of the parking area, with a margin: every page that is not stored may be parked.
     pub fn parking(&self) -> u32 {
         let far = if self.mapped { self.far } else { 0 };
         (self.fast + far + self.window + self.spare as u64 + 64).min(u32::MAX.into()) as u32
@@ -119,7 +118,6 @@ pub struct World<K> {
     pub(crate) event: EventState,
     /// Copies in progress whose pages are being read from the far tier, and the threads to wake.
     fetching: Vec<(Slot, Page, Thread)>,
-    /// What happened so far.
     pub counters: Counters,
     /// Why the program must end: the far tier failed, or the state of its memory is unknown.
     pub(crate) broken: Option<String>,
@@ -158,20 +156,20 @@ impl<K: Kernel> World<K> {
         &mut self.kernel
     }
 
-    /// Pages in fast memory, in the far tier and in the window. Far pages that are stuck in the program's
-    /// memory count as fast here, over the budget; a policy sees them on the node to which it moved them.
+    /// Pages in fast memory, in the far tier and in the window. Far pages that are stuck in the window count
+    /// as fast here, over the budget, but as far for the policy.
     pub fn used(&self) -> ([u64; 2], u64) {
         let ([fast, far], stuck) = (self.budget.used, self.window.stuck_count);
         ([fast + stuck, far - stuck], self.window.count - stuck)
     }
 
-    /// Frames in the parking area that no page uses.
+    /// Number of frames in the parking area that no page uses.
     pub fn spare_frames(&self) -> u64 {
         self.parking.spare.len() as u64
     }
 
-    /// Pages that should have left the program's memory but are pinned there: locked, shared with a child, or
-    /// used for I/O.
+    /// Number of pages that should have left the program's memory but are pinned: locked, shared with a
+    /// child, or used for I/O.
     pub fn held_pages(&self) -> u64 {
         self.window.stuck.len() as u64
     }
@@ -194,7 +192,7 @@ impl<K: Kernel> World<K> {
         self.numbers.get(at).filter(|page| self.pages.state(*page).is_mapped())
     }
 
-    /// Whether the page there was touched before.
+    /// Whether the page at this address was touched before.
     pub(crate) fn is_known(&self, at: Va) -> bool {
         self.page_at(at).is_some() || self.unnumbered.contains_key(&at)
     }
@@ -236,7 +234,7 @@ impl<K: Kernel> World<K> {
         Refused::Pinned
     }
 
-    /// The state of the page there, for an error message.
+    /// The state of the page at this address, for an error message.
     fn describe(&self, at: Va) -> String {
         match self.page_at(at) {
             None => "unknown".into(),
@@ -251,7 +249,7 @@ impl<K: Kernel> World<K> {
 
     // --- requests
 
-    /// Write-protect the page there, or let writes through.
+    /// Write-protect the page at this address, or let writes through.
     pub(crate) fn protect(&mut self, at: Va, on: bool) -> Result<(), Refused> {
         self.kernel.protect(at, on).map_err(|fail| self.refused(fail, "protecting", at))
     }
@@ -337,7 +335,7 @@ impl<K: Kernel> World<K> {
         Ok(())
     }
 
-    /// Record a write: it makes a copy in progress out of date.
+    /// Record a write, which makes a copy in progress stale.
     fn note_write(&mut self, page: Page) {
         if self.pages.state(page).has(PageFlags::COPYING) {
             self.pages.set(page, PageFlags::WRITTEN, true);

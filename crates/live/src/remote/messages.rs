@@ -1,16 +1,16 @@
 //! The messages between the program's end and the launcher's end. Each is declared once for both: its fields,
 //! its reply, and how the receiver handles it.
 //!
-//! The program's end calls a hook. Until the hook returns, the launcher's end may send requests about the
-//! memory. A message of the launcher has one or more requests, of which only the last may have a reply. The
-//! last message is [`DONE`] and the hook's result.
+//! The program's end calls a hook. Until the hook returns, the launcher's end may send messages with one or
+//! more requests about the memory, of which only the last may have a reply. Its final message ends with
+//! [`DONE`] and the hook's result.
 
 use nearfar_kernel::tiering::layered::Declared;
 use nearfar_kernel::tiering::{Capability, Memory, Next, NodeId, Page, Refused, Thread, Time};
 
 use super::wire::{Reader, Wire, fields};
 
-/// The threads that a policy has spawned, and when each of them runs first.
+/// The indices of a policy's threads, and the first run of each thread that does not start idle.
 pub(super) type Threads = (Vec<u8>, Vec<(u8, Time)>);
 
 /// The thread of this index.
@@ -18,14 +18,14 @@ pub(super) fn thread_of(threads: &[Thread], index: u8) -> Option<Thread> {
     threads.iter().copied().find(|thread| thread.index() == usize::from(index))
 }
 
-/// The tag of the last message, in place of a request: the hook has returned.
+/// The tag before a hook's result, in place of a request's tag.
 pub(super) const DONE: u8 = 0;
 /// Maximum number of nodes of a memory.
 const NODES: usize = 4;
-/// Maximum number of pages in the reply of a walk. Such a reply takes little longer than one with a single page.
+/// Maximum number of pages in the reply to [`Walk`](request::Walk): many take little longer than one.
 const WALK_PAGES: usize = 128;
 
-/// The state of a page as a policy sees it.
+/// The state of a page, as the methods of [`Memory`] return it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PageInfo {
     pub(super) mapped: bool,
@@ -39,7 +39,6 @@ pub(super) struct PageInfo {
 }
 
 impl PageInfo {
-    /// The state of an unmapped page.
     pub(super) const UNMAPPED: Self = Self {
         mapped: false,
         node: NodeId::FAST,
@@ -80,7 +79,7 @@ fn by_node(mem: &dyn Memory, of: impl Fn(NodeId) -> u64) -> [u64; NODES] {
     all
 }
 
-/// Free frames and the page's state after an action.
+/// After an action: free frames, and the state of its page.
 pub(super) type After = (Free, PageInfo);
 
 /// The constant properties of a memory.
@@ -194,9 +193,7 @@ pub(super) mod request {
 
     /// How a hook may access the memory.
     pub(in super::super) enum Access<'a> {
-        /// Not at all.
         None,
-        /// Read only.
         Read(&'a dyn Memory),
         /// Read, and perform actions.
         Write(&'a mut dyn Memory),
@@ -205,12 +202,12 @@ pub(super) mod request {
     /// The program's end.
     pub(in super::super) struct ProgramSide<'a, 'b> {
         pub(in super::super) access: Access<'a>,
-        /// The threads that were spawned for the launcher.
+        /// The threads that the policy has spawned.
         pub(in super::super) threads: &'b mut Vec<Thread>,
     }
 
     impl ProgramSide<'_, '_> {
-        pub(in super::super) fn look(&self) -> Option<&dyn Memory> {
+        pub(in super::super) fn memory(&self) -> Option<&dyn Memory> {
             match &self.access {
                 Access::None => None,
                 Access::Read(mem) => Some(*mem),
@@ -218,25 +215,26 @@ pub(super) mod request {
             }
         }
 
-        fn act(&mut self) -> Option<&mut dyn Memory> {
+        fn memory_mut(&mut self) -> Option<&mut dyn Memory> {
             match &mut self.access {
                 Access::Write(mem) => Some(&mut **mem),
                 Access::None | Access::Read(_) => None,
             }
         }
 
+        /// Act on a page. Returns the outcome and the state afterwards.
         fn action<T>(
             &mut self,
             page: Page,
             act: impl FnOnce(&mut dyn Memory) -> T,
         ) -> Option<(T, After)> {
-            let mem = self.act()?;
+            let mem = self.memory_mut()?;
             let outcome = act(mem);
             Some((outcome, (free(mem), PageInfo::of(mem, page))))
         }
 
         fn walk(&self, from: Page) -> Option<Vec<(Page, PageInfo)>> {
-            let (mem, mut pages, mut next) = (self.look()?, Vec::with_capacity(WALK_PAGES), from);
+            let (mem, mut pages, mut next) = (self.memory()?, Vec::with_capacity(WALK_PAGES), from);
             while pages.len() < WALK_PAGES
                 && let Some(page) = mem.next_mapped(next)
             {
@@ -248,7 +246,7 @@ pub(super) mod request {
 
         fn spawn(&mut self, name: String, context: Context) -> Option<u8> {
             // Leaked: a policy spawns few threads, once.
-            let thread = self.act()?.spawn(String::leak(name), context);
+            let thread = self.memory_mut()?.spawn(String::leak(name), context);
             self.threads.push(thread);
             Some(thread.index() as u8)
         }
@@ -258,14 +256,14 @@ pub(super) mod request {
         /// Carry out a request; `None` if it is invalid.
         fn carry_out(program: &mut ProgramSide<'_, '_>);
 
-        Look { page: Page } -> PageInfo = PageInfo::of(program.look()?, page);
+        Look { page: Page } -> PageInfo = PageInfo::of(program.memory()?, page);
         /// The first mapped pages from this number on, up to [`WALK_PAGES`].
         Walk { from: Page } -> Vec<(Page, PageInfo)> = program.walk(from)?;
-        Latency { node: NodeId } -> Option<Time> = program.look()?.loaded_latency(node);
-        Tenants {} -> u16 = program.look()?.tenants();
-        TenantOf { page: Page } -> Tenant = program.look()?.tenant_of(page);
-        Used { tenant: Tenant, node: NodeId } -> u64 = program.look()?.used(tenant, node);
-        Limits { tenant: Tenant, node: NodeId } -> Limit = program.look()?.limit(tenant, node);
+        Latency { node: NodeId } -> Option<Time> = program.memory()?.loaded_latency(node);
+        Tenants {} -> u16 = program.memory()?.tenants();
+        TenantOf { page: Page } -> Tenant = program.memory()?.tenant_of(page);
+        Used { tenant: Tenant, node: NodeId } -> u64 = program.memory()?.used(tenant, node);
+        Limits { tenant: Tenant, node: NodeId } -> Limit = program.memory()?.limit(tenant, node);
 
         ClearAccessed { page: Page } -> (bool, After)
             = program.action(page, |mem| mem.clear_accessed(page))?;
@@ -290,18 +288,19 @@ pub(super) mod request {
         Split { page: Page } -> (Result<(), Refused>, After)
             = program.action(page, |mem| mem.split(page))?;
         Batch { requests: Vec<Request> } -> (Vec<Result<(), Refused>>, Free) = {
-            let (mem, mut outcomes) = (program.act()?, Vec::new());
+            let (mem, mut outcomes) = (program.memory_mut()?, Vec::new());
             mem.batch(&requests, &mut outcomes);
             (outcomes, free(mem))
         };
 
         Spawn { name: String, context: Context } -> u8 = program.spawn(name, context)?;
-        DisarmHint { page: Page } -> () = program.act()?.disarm_hint(page);
+        DisarmHint { page: Page } -> () = program.memory_mut()?.disarm_hint(page);
         Wake { thread: u8 } -> () = {
             let thread = thread_of(program.threads, thread)?;
-            program.act()?.wake(thread);
+            program.memory_mut()?.wake(thread);
         };
-        SampleEvery { loads: u64, stores: u64 } -> () = program.act()?.sample_every(loads, stores);
+        SampleEvery { loads: u64, stores: u64 } -> ()
+            = program.memory_mut()?.sample_every(loads, stores);
     }
 }
 

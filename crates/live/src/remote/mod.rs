@@ -6,7 +6,7 @@
 //! order of events. Only the hooks that the policy declares are sent. The policy's base, a built-in policy,
 //! runs in the program.
 //!
-//! In the program, this module allocates only from the global allocator, which is the manager's own.
+//! In the program, this module allocates only from the global allocator, which uses the manager's own memory.
 
 mod messages;
 mod program_end;
@@ -24,6 +24,6 @@ pub use socket::Socket;
 pub trait Provider: Send + Sync {
     /// Serve the policy of this process until the socket is closed. Called in a new thread.
     fn serve(&self, socket: Socket, pid: u32);
-    /// Why the run must be killed: a policy has failed.
+    /// Why a policy has failed, if one has. The run is then killed.
     fn failed(&self) -> Option<String>;
 }

@@ -16,14 +16,14 @@ use super::messages::{Call, Constants, DONE, Preamble, thread_of};
 use super::socket::MAX_MESSAGE;
 use super::wire::{Reader, Wire};
 
-/// Time between two checks of the program while a hook runs.
+/// While a hook runs, the time between two checks whether the program has ended.
 const PROGRAM_CHECK: Duration = Duration::from_millis(100);
 
 /// The program whose memory the policy manages.
 pub trait Program: Send {
     /// The manager starts or stops waiting for the launcher.
     fn set_waits(&mut self, waits: bool);
-    /// Whether the memory is unused. A running hook is then abandoned.
+    /// Whether no process uses the memory any more. A running hook is then abandoned.
     fn has_ended(&mut self) -> bool;
 }
 
@@ -34,7 +34,7 @@ struct Connection {
     into: Vec<u8>,
     threads: Vec<Thread>,
     program: Box<dyn Program>,
-    /// The connection is closed, or the program has ended: hooks are not called any more.
+    /// The connection is closed, or the program has ended, so hooks are not called any more.
     gone: bool,
 }
 
@@ -56,7 +56,7 @@ impl Connection {
     fn exchange<C: Call>(&mut self, access: Access<'_>, call: &C) -> Option<C::Reply> {
         let mut program_side = ProgramSide { access, threads: &mut self.threads };
         let preamble =
-            program_side.look().map(|mem| Preamble::of(mem, call.about())).unwrap_or_default();
+            program_side.memory().map(|mem| Preamble::of(mem, call.about())).unwrap_or_default();
         self.out.clear();
         preamble.put(&mut self.out);
         call.put(&mut self.out);

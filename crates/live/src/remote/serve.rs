@@ -25,19 +25,18 @@ use super::wire::{Reader, Wire};
 
 /// Maximum number of requests of a batch in one message.
 const BATCH: usize = 4096;
-/// Requests without a reply are sent once they exceed this number of bytes.
+/// Buffered requests without a reply are sent once they exceed this number of bytes.
 const FULL: usize = MAX_MESSAGE / 2;
 
 /// A policy for one process.
 pub trait PolicySource {
-    /// Its declaration.
     fn declared(&self) -> Declared;
     /// Start the policy for this memory.
     ///
     /// # Errors
     /// Why it cannot run.
     fn start(&mut self, mem: &mut dyn Memory) -> nearfar_trace::Result<Started>;
-    /// Its shadow rule for NOMAD, if it declares one.
+    /// Its shadow rule for NOMAD. Called only if it declares a hook of the rule.
     fn rule(&mut self) -> &mut dyn ShadowRule;
     /// Whether it has failed, and must not be called any more.
     fn failed(&self) -> bool {
@@ -45,7 +44,7 @@ pub trait PolicySource {
     }
 }
 
-/// Runs the function that waits for a message, for example without the interpreter's lock. The function does
+/// Calls a function that waits for a message, for example without the interpreter's lock. The function does
 /// not touch the policy.
 pub type WaitHook = Box<dyn Fn(&mut (dyn FnMut() + Send))>;
 
@@ -109,8 +108,7 @@ impl Host<'_> {
 /// The memory in the other process.
 ///
 /// While a hook runs, nothing else changes the memory. So page states are cached until an action, whose reply
-/// has the new state of its page and the free frames. An action without a reply is sent with the next
-/// message.
+/// has the new state of its page and the free frames. An action without a reply is buffered.
 pub(super) struct RemoteMemory {
     pub(super) constants: Constants,
     now: Time,
@@ -127,7 +125,7 @@ struct Connection {
     free: Free,
     /// The last page that was read or changed.
     last: Option<(Page, PageInfo)>,
-    /// The latest walk: a range of numbers, and all mapped pages in it, in order.
+    /// The latest walk: a range of page numbers, and all mapped pages in it, in order.
     walk: (std::ops::Range<u32>, Vec<(Page, PageInfo)>),
 }
 
@@ -151,7 +149,7 @@ impl Connection {
         sent
     }
 
-    /// Send a request without a reply.
+    /// Buffer a request without a reply.
     fn post<C: Call<Reply = ()>>(&mut self, call: &C) {
         if self.gone.load(Ordering::Acquire) {
             return;
@@ -191,7 +189,7 @@ impl Connection {
         Some(outcome)
     }
 
-    /// The index of the first page from `page` on in the latest walk; `None` if that does not cover `page`.
+    /// The index of the first page from `page` on in the latest walk; `None` if `page` is outside its range.
     fn walked(&self, page: Page) -> Option<usize> {
         let (range, pages) = &self.walk;
         let inside = range.contains(&page.number());
@@ -257,7 +255,7 @@ impl RemoteMemory {
         (remote.free, remote.last) = (free, page);
     }
 
-    /// The hook has returned this result. Returns false if the connection is closed.
+    /// Send the hook's result. Returns false if the connection is closed.
     fn end(&mut self, answer: &[u8]) -> bool {
         let remote = self.remote.get_mut();
         remote.out.extend_from_slice(answer);

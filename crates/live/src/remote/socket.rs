@@ -36,7 +36,7 @@ impl Socket {
         Ok(unsafe { (Self(OwnedFd::from_raw_fd(ends[0])), Self(OwnedFd::from_raw_fd(ends[1]))) })
     }
 
-    /// A duplicate, which keeps this end open or can shut it down.
+    /// A second descriptor of this end.
     pub fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
@@ -68,8 +68,8 @@ impl Socket {
         self.receive_until(into, || false)
     }
 
-    /// Wait for a message. `None` if the other end is closed, or once `is_over` is true, which is checked
-    /// after each timeout ([`Self::set_receive_timeout`]).
+    /// [`Self::receive`], or `None` once `is_over` is true. It is checked at the start and after each timeout
+    /// ([`Self::set_receive_timeout`]).
     pub(super) fn receive_until<'a>(
         &self,
         into: &'a mut [u8],
@@ -82,11 +82,11 @@ impl Socket {
             // SAFETY: writes the caller's bytes.
             unsafe { libc::recv(self.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), 0) }
         })?;
-        // No message is empty.
+        // No message is empty: 0 bytes mean a closed end, or `is_over`.
         Some(&into[..length]).filter(|message| !message.is_empty())
     }
 
-    /// Set the time after which [`Self::receive_until`] checks whether to return.
+    /// Set the timeout of [`Self::receive_until`].
     pub(super) fn set_receive_timeout(&self, time: Duration) {
         let time = libc::timeval {
             tv_sec: time.as_secs() as libc::time_t,

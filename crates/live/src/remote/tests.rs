@@ -39,7 +39,7 @@ impl Subject for RemoteSubject {
 }
 
 impl Drop for RemoteSubject {
-    /// Failures of the policy at the other end are reported.
+    /// A panic at the other end fails the test.
     fn drop(&mut self) {
         drop(self.policy.take());
         let found = self.other_end.take().map(JoinHandle::join);
@@ -50,7 +50,7 @@ impl Drop for RemoteSubject {
 }
 
 #[test]
-fn a_memory_at_the_other_end_keeps_to_the_contract() {
+fn a_remote_memory_keeps_to_the_contract() {
     suite(100, |made, seed| {
         let mut memory = reference(false).copying_for(Time::from_ps(seed % 20_000_000));
         if seed.is_multiple_of(3) {
@@ -72,7 +72,7 @@ fn reference(huge: bool) -> ReferenceMemory {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4))]
 
-    /// Every policy with every choice of its knobs.
+    /// Every policy that does not know future references, with every choice of its knobs.
     #[test]
     fn a_remote_policy_decides_as_a_local_one(
         small in testing::steps(),
@@ -94,9 +94,8 @@ proptest! {
         }
     }
 
-    /// Whatever a policy reads and does, in any order, has the same results at both ends.
     #[test]
-    fn every_reply_is_that_of_a_local_memory(
+    fn every_read_and_action_has_the_result_of_a_local_memory(
         steps in testing::steps(),
         large in testing::huge_steps(),
         huge: bool,
@@ -135,7 +134,7 @@ fn local_or_remote(
     layered(&source.declared(), &settings, mem, Always, |mem| source.start(mem))
 }
 
-/// A policy that reads and does random things, and records the results.
+/// A policy that reads and acts at random, and records the results.
 struct RandomSource {
     seed: u64,
     answers: Arc<Mutex<Vec<String>>>,
@@ -180,7 +179,7 @@ impl RandomPolicy {
         ((mixed ^ mixed >> 31) % u64::from(below)) as u32
     }
 
-    /// A random page, usually that of the hook or a mapped one.
+    /// A random page: `about`, a mapped page, or any.
     fn page(&mut self, mem: &dyn Memory, about: Page) -> Page {
         let any = Page::new(self.draw(mem.page_limit() + 2));
         match self.draw(3) {
@@ -306,9 +305,8 @@ impl Policy for RandomPolicy {
     }
 }
 
-/// A local NOMAD with a shadow rule at the other end, compared with a local rule.
 #[test]
-fn a_shadow_rule_at_the_other_end_decides_as_a_local_one() {
+fn a_remote_shadow_rule_decides_as_a_local_one() {
     let [direct, remote]: [(Actions, Vec<String>); 2] = [false, true].map(|remote| {
         let mut memory = reference(false);
         let settings = testing::settings("nomad").unwrap();
@@ -322,7 +320,7 @@ fn a_shadow_rule_at_the_other_end_decides_as_a_local_one() {
         let mut policy = memory
             .start_made(|mem| {
                 if remote {
-                    let source = Ruled { declared, rule };
+                    let source = RuleSource { declared, rule };
                     return make(serve_in_thread(Box::new(source)).0, &settings, mem, Endless);
                 }
                 layered(&declared, &settings, mem, rule, nothing)
@@ -338,12 +336,12 @@ fn a_shadow_rule_at_the_other_end_decides_as_a_local_one() {
     assert_eq!(direct, remote);
 }
 
-struct Ruled {
+struct RuleSource {
     declared: Declared,
     rule: Evens,
 }
 
-impl PolicySource for Ruled {
+impl PolicySource for RuleSource {
     fn declared(&self) -> Declared {
         self.declared.clone()
     }
@@ -355,7 +353,7 @@ impl PolicySource for Ruled {
     }
 }
 
-/// Pages with even numbers keep a shadow.
+/// Pages with even numbers keep a shadow. Records all calls.
 struct Evens(Arc<Mutex<Vec<String>>>);
 
 impl ShadowRule for Evens {
@@ -385,9 +383,9 @@ fn a_missing_capability_is_reported_by_the_program() {
     assert!(error.to_string().contains("samples"), "{error}");
 }
 
-/// Processes that outlive the run are managed without decisions of a policy.
+/// Processes that outlive the run continue without a policy.
 #[test]
-fn without_the_other_end_a_policy_does_nothing() {
+fn a_policy_without_its_connection_does_nothing() {
     let mut memory = reference(false);
     let settings = testing::settings("tpp").unwrap();
     let (ours, theirs) = Socket::pair().unwrap();
@@ -410,7 +408,7 @@ fn without_the_other_end_a_policy_does_nothing() {
     assert!(server.join().unwrap(), "the other end knows");
 }
 
-/// A program that counts waits in progress, and has ended if the flag is set.
+/// A program: its number of waits in progress, and whether it has ended.
 struct Waits(Arc<Mutex<i32>>, bool);
 
 impl Program for Waits {
@@ -422,7 +420,6 @@ impl Program for Waits {
     }
 }
 
-/// A hook of a program that has ended is abandoned, and its connection closed.
 #[test]
 fn a_hook_ends_with_its_program() {
     let mut memory = reference(false);
@@ -443,6 +440,7 @@ fn a_hook_ends_with_its_program() {
 /// A policy that fails sends no reply: the caller waits until the program is killed.
 #[test]
 fn a_failed_policy_is_not_called_again() {
+    /// Fails in the third call of its hook.
     struct Fails(Arc<Mutex<u32>>, Always);
     impl PolicySource for Fails {
         fn declared(&self) -> Declared {

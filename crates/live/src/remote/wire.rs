@@ -1,12 +1,12 @@
-//! The encoding of values in messages: little-endian numbers, one after the other. Both ends are of the same
-//! build.
+//! The encoding of values in messages: little-endian numbers, one after the other. There is no version,
+//! because both ends are of the same build.
 
 use nearfar_kernel::tiering::layered::{Declared, Hooks};
 use nearfar_kernel::tiering::{
     Commit, Context, DropReason, Limit, Next, NodeId, Page, Refused, Request, Tenant, Time,
 };
 
-/// The unread rest of a message.
+/// The unread part of a message.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {
@@ -66,7 +66,7 @@ written_as! {
     String: Vec<u8>, |text| text.as_bytes().to_vec(), |bytes| String::from_utf8(bytes).ok();
 }
 
-/// Enums without fields, encoded as the index in the list.
+/// Enums without fields, encoded as an index in their list of variants.
 macro_rules! plain {
     ($($type:ty: $($variant:path),*;)*) => {
         $(impl Wire for $type {
@@ -88,7 +88,7 @@ plain! {
     Context: Context::Kernel, Context::Program;
 }
 
-/// A struct, field by field.
+/// Structs, encoded field by field.
 macro_rules! fields {
     ($($type:ty { $($field:ident),* })*) => {
         $(impl Wire for $type {
@@ -218,7 +218,7 @@ mod tests {
 
     use super::*;
 
-    fn comes_back<T: Wire + PartialEq + Debug>(values: &[T]) {
+    fn check_round_trip<T: Wire + PartialEq + Debug>(values: &[T]) {
         for value in values {
             let mut bytes = Vec::new();
             value.put(&mut bytes);
@@ -235,11 +235,11 @@ mod tests {
     #[test]
     fn values_are_read_as_written() {
         let (page, time) = (Page::new(0xabcd_ef01), Time::from_ps(1 << 60));
-        comes_back(&[true, false]);
-        comes_back(&[Refused::NoFrame, Refused::Busy, Refused::Pinned, Refused::State]);
-        comes_back(&[Commit::Done, Commit::Dirtied, Commit::Pinned]);
-        comes_back(&[Next::Again, Next::Idle, Next::At(time), Next::At(Time::NEVER)]);
-        comes_back(&[
+        check_round_trip(&[true, false]);
+        check_round_trip(&[Refused::NoFrame, Refused::Busy, Refused::Pinned, Refused::State]);
+        check_round_trip(&[Commit::Done, Commit::Dirtied, Commit::Pinned]);
+        check_round_trip(&[Next::Again, Next::Idle, Next::At(time), Next::At(Time::NEVER)]);
+        check_round_trip(&[
             Request::ArmHint(page),
             Request::WriteProtect(page),
             Request::Move(page, NodeId::new(3)),
@@ -247,13 +247,13 @@ mod tests {
             Request::DropShadow(page, DropReason::Written),
             Request::DropShadow(page, DropReason::Reclaimed),
         ]);
-        comes_back(&[Ok(vec![(7u8, time)]), Err("why".to_owned())]);
-        comes_back(&[Declared {
+        check_round_trip(&[Ok(vec![(7u8, time)]), Err("why".to_owned())]);
+        check_round_trip(&[Declared {
             base: Some("nomad".into()),
             hooks: Hooks::RULE,
             watch_unshadowed: true,
         }]);
-        comes_back(&[[Some(Tenant::new(500)), None]]);
-        comes_back(&[(Context::Program, Limit { low: 1, max: u64::MAX })]);
+        check_round_trip(&[[Some(Tenant::new(500)), None]]);
+        check_round_trip(&[(Context::Program, Limit { low: 1, max: u64::MAX })]);
     }
 }

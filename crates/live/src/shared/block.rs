@@ -16,9 +16,9 @@ pub(crate) const NOBODY: u32 = i32::MAX as u32;
 pub enum State {
     /// The block is free.
     Free = 0,
-    /// The process waits until the launcher has a copy of its userfaultfd.
+    /// The process waits until the launcher holds a copy of its userfaultfd.
     Ready = 1,
-    /// The launcher has the copy.
+    /// The launcher holds a copy of the userfaultfd.
     Held = 2,
     /// The manager runs.
     Running = 3,
@@ -26,9 +26,9 @@ pub enum State {
     Failed = 4,
     /// The program has ended, and the manager has finished.
     Ended = 5,
-    /// The process waits until the launcher has its end of the socket to the policy.
+    /// The process waits until the launcher has copied its end of the socket to the policy.
     Connecting = 6,
-    /// The policy is connected, and starts.
+    /// The policy in the launcher is connected, and is being started.
     Connected = 7,
 }
 
@@ -53,19 +53,19 @@ pub struct Block {
     pub manager: AtomicU32,
     /// PID of the keeper; 0 for none.
     pub keeper: AtomicU32,
-    /// The program's descriptor of its userfaultfd at the start.
+    /// The process's descriptor of its userfaultfd, for the launcher to copy.
     pub descriptor: AtomicU32,
     /// Bytes of the manager's own memory.
     pub own_bytes: AtomicU64,
     /// Pages that should have left the program's memory but are pinned there.
     pub held_pages: AtomicU64,
-    /// The program's descriptor of the launcher's end of the socket to the policy.
+    /// The process's descriptor of the launcher's end of the socket to the policy, for the launcher to copy.
     pub socket: AtomicU32,
     /// Whether the manager waits for the policy in the launcher.
     pub(super) waits: AtomicU32,
     /// When the manager last made progress, in nanoseconds of CLOCK_MONOTONIC.
     pub heartbeat: AtomicU64,
-    /// Fast pages, far pages and shadows, pages of the window, bytes of the far tier.
+    /// In use: fast pages, far pages with shadows, window pages, bytes of the far tier.
     pub used: [AtomicU64; 4],
     /// Maximum of the launcher's samples of `used`. Written by the launcher.
     pub peak: [AtomicU64; 4],
@@ -90,12 +90,12 @@ impl Block {
         self.pid.load(Ordering::Acquire) == program && self.set_manager(manager)
     }
 
-    /// Prevent a manager from taking the block. Returns false if it has one.
+    /// Prevent a manager from taking the block. Returns false if one has taken it.
     pub fn give_up(&self) -> bool {
         self.set_manager(NOBODY)
     }
 
-    /// Set the manager. Returns false if there is one.
+    /// Set the manager. Returns false if one is set.
     fn set_manager(&self, pid: u32) -> bool {
         self.manager.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -106,7 +106,7 @@ impl Block {
         self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Record a failure. If there are several, the first reason stays.
+    /// Record a failure. The first reason stays.
     pub fn fail(&self, why: &str) {
         if self.state() != State::Failed {
             self.why.set(why);

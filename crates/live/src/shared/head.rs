@@ -14,9 +14,9 @@ use crate::setup::Setup;
 #[repr(C, align(8192))]
 pub struct Head {
     pub(super) magic: AtomicU64,
-    /// The launcher's process.
+    /// PID of the launcher.
     pub launcher: AtomicU32,
-    /// The reaper: the process between the launcher and the program.
+    /// PID of the reaper, the process between the launcher and the program.
     pub reaper: AtomicU32,
     /// The exit status of the program's first process, with bit 32 set once it has ended.
     root_status: AtomicU64,
@@ -24,12 +24,13 @@ pub struct Head {
     exit_code: AtomicU32,
     /// Start time, in nanoseconds of CLOCK_MONOTONIC.
     pub began: AtomicU64,
-    /// Maximum of the samples of all processes together, in the order of [`Block::used`](super::Block::used).
+    /// Maximum sampled sums of [`Block::used`](super::Block::used) over all processes.
     pub peak: [AtomicU64; 4],
     /// Blocks in use have indices below this.
     pub(super) top: AtomicU32,
-    /// Number and counters of process images that have ended, whose blocks are reused.
+    /// Number of process images that have ended, whose blocks are reused.
     pub(super) past_images: AtomicU64,
+    /// Sums of the counters of these process images.
     pub(super) past: [AtomicU64; COUNTERS],
     pub(super) past_manager_ns: AtomicU64,
     pub(super) setup: Text<1600>,

@@ -23,7 +23,6 @@ pub const BLOCKS: usize = 4096;
 const COUNTERS: usize = size_of::<Counters>() / 8;
 /// The file's name in `/proc/PID/fd`.
 pub const NAME: &str = "/memfd:nearfar-run (deleted)";
-/// The file's length is fixed.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 const SIZE: usize = size_of::<Head>() + BLOCKS * size_of::<Block>();
 
@@ -90,7 +89,7 @@ impl Shared {
     /// # Errors
     /// Those of [`map`](Self::map).
     pub fn map_to_read(fd: &impl AsFd) -> io::Result<Self> {
-        // A private mapping shows what others write, as long as this process does not write.
+        // A private mapping shows the writes of other processes until this process writes.
         Self::map_checked(fd, libc::MAP_PRIVATE)
     }
 
@@ -98,7 +97,7 @@ impl Shared {
         let refused = |number| Err(io::Error::from_raw_os_error(number));
         let size = fs::fstat(fd).map_or(0, |file| file.st_size);
         let seals = fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
-        // Reading a mapping of a file that another process may truncate is unsafe.
+        // If another process could truncate the file, reading the mapping might raise SIGBUS.
         if size != SIZE as i64 || !seals.contains(SEALS) {
             return refused(libc::EBADF);
         }
@@ -141,7 +140,7 @@ impl Shared {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(1).cast(), BLOCKS) }
     }
 
-    /// The blocks in use, in order: index, process, block.
+    /// The blocks in use, in order: index, PID, block.
     pub fn claimed(&self) -> impl Iterator<Item = (usize, u32, &Block)> {
         let top = self.head().top.load(Ordering::Acquire) as usize;
         let blocks = self.blocks()[..top.min(BLOCKS)].iter().enumerate();
@@ -150,7 +149,7 @@ impl Shared {
             .filter(|(_, pid, _)| *pid != 0)
     }
 
-    /// Claim a free block for this process. Returns its index.
+    /// Claim a free block for the process `pid`. Returns its index; `None` if all are in use.
     pub fn claim(&self, pid: u32) -> Option<usize> {
         let index = self.blocks().iter().position(|block| {
             block.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire).is_ok()
@@ -159,8 +158,8 @@ impl Shared {
         Some(index)
     }
 
-    /// Free the block of a process image that has ended, and add its counters to the head. Only for the
-    /// launcher.
+    /// Free the block of a process image that has ended, and add its counters to the head. Only the
+    /// launcher may call this.
     pub fn retire(&self, index: usize) {
         let (head, block) = (self.head(), &self.blocks()[index]);
         head.past_images.fetch_add(1, Ordering::Relaxed);

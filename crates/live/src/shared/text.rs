@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A string of at most `4 * WORDS` bytes; the rest is cut off.
+/// A string. It is truncated to `4 * WORDS` bytes.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Text<const WORDS: usize> {

@@ -9,26 +9,26 @@ use crate::family;
 use crate::linux::monotonic;
 use crate::shared::Block;
 
-/// Maximum time without a heartbeat while the manager could run. It sends at least ten per second.
+/// Maximum time without a heartbeat while the manager could run. It sends at least ten heartbeats per second.
 pub(super) const HANG: Duration = Duration::from_secs(2);
-/// [`HANG`] while the manager waits for its policy in the launcher. It is longer because a policy may compute
-/// for long, and many processes may wait for one interpreter.
+/// [`HANG`] while the manager waits for its policy in the launcher: a policy may compute for long, and many
+/// processes may wait for one interpreter.
 pub(super) const POLICY_HANG: Duration = Duration::from_secs(30);
 
 /// The time since a manager's latest heartbeat.
 #[derive(Default)]
 pub(super) struct HangDetector {
-    /// The latest heartbeat, in nanoseconds.
+    /// Time of the latest heartbeat in nanoseconds.
     heartbeat: u64,
     /// Time of the last check in nanoseconds, and the thread's processor time then.
     checked: u64,
     used: Duration,
-    /// Time since the heartbeat during which the thread could have run.
+    /// Time since the heartbeat in which the thread could have run.
     pub(super) time: Duration,
 }
 
 impl HangDetector {
-    /// Check the thread of a block now. An error says that it hangs.
+    /// Check a block's manager, or the process while it starts its policy. The error says that it hangs.
     pub(super) fn check(
         &mut self,
         thread: &ThreadStat,
@@ -49,9 +49,9 @@ impl HangDetector {
             *self = Self { heartbeat, checked: now, used: thread.used, time: Duration::ZERO };
         } else if since >= POLL {
             match thread.state {
-                // It could run while it had a processor.
+                // Only its processor time counts.
                 'R' => self.time += thread.used.saturating_sub(self.used).min(2 * since),
-                // It waits in the kernel for a disk or a long change of mappings.
+                // It waits in the kernel, for a disk or a long change of mappings, or is stopped.
                 'D' | 'T' | 't' => {}
                 _ if thread.in_transfer => {}
                 // At most two intervals: the launcher may have been without a processor as well.
@@ -92,6 +92,7 @@ impl ThreadStat {
             let number = call.split(' ').next().and_then(|word| word.parse().ok());
             number == Some(libc::SYS_io_uring_enter)
         };
+        // `utime` and `stime` of proc_pid_stat(5); `words` begins with `state`.
         let used = tick() * (ticks(11)? + ticks(12)?) as u32;
         (!matches!(state, 'Z' | 'X')).then_some(Self { state, used, in_transfer })
     }

@@ -29,14 +29,14 @@ mod summary;
 
 /// Why a run is killed if its reaper has ended.
 const REAPER_GONE: &str = "the process that waits for the program's processes was killed";
-/// Maximum number of checks, 1 ms apart, whether the reaper has waited for the managers that have ended.
+/// Maximum number of checks, 1 ms apart, whether the reaper has waited for all ended managers and keepers.
 const REAP_CHECKS: u32 = 200;
 /// Maximum time between two checks of all processes.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Run `command` with the library at `library`. `progress` is called a few times a second, and kills the run
-/// by returning false. `provider` has the policy of each process if the setup is `remote`; if a policy fails,
-/// the run is killed.
+/// Run `command` with nearfar's library at `library`. `progress` is called at least ten times a second, and
+/// kills the run by returning false. `provider` has the policies of a `remote` setup: if one fails, the run
+/// is killed.
 ///
 /// # Errors
 /// The program cannot be run or started.
@@ -54,7 +54,7 @@ pub fn run(
             "give it after --, as in `nearfar run --fast 64M -- sort big`",
         )
     })?;
-    // Report what the library would find missing before anything runs.
+    // Report missing requirements before anything runs.
     let path = program::check_all(setup, name)?;
     let system = |error| Error::io(Path::new("run"), "preparing", &error);
     let (shared, file) = Shared::create().map_err(system)?;
@@ -75,16 +75,16 @@ pub fn run(
     }
     child.env("LD_PRELOAD", libraries);
     shared.begin(&setup, monotonic());
-    let (reapers, bell_end) = (Shared::map(&file).map_err(system)?, bell.as_raw_fd());
+    let (reaper_shared, bell_end) = (Shared::map(&file).map_err(system)?, bell.as_raw_fd());
     // SAFETY: system calls between fork and exec.
-    unsafe { child.pre_exec(move || reaper::split(reapers.head(), bell_end)) };
+    unsafe { child.pre_exec(move || reaper::split(reaper_shared.head(), bell_end)) };
     let began = Instant::now();
     let child = child.spawn().map_err(|error| Error::io(&path, "starting", &error))?;
     let mut supervisor =
         Supervisor { shared, bell, images: BTreeMap::new(), provider, summary: Summary::default() };
     let before = processor_time();
     let watched = supervisor.watch(child, began, &mut progress);
-    // Processes that outlive the run have no policy from now on.
+    // Processes that outlive the run continue without a policy.
     supervisor
         .images
         .values()
@@ -226,7 +226,7 @@ impl Supervisor {
                     block.set_state(State::Ended);
                 }
             }
-            // The program's only thread creates the policy.
+            // The process has one thread, which creates the policy.
             State::Connected => match ThreadStat::read(pid) {
                 Some(thread) => image.hang.check(&thread, block)?,
                 None => block.set_state(State::Ended),
@@ -242,7 +242,7 @@ impl Supervisor {
                 let is_gone =
                     image.manager.as_ref().is_none_or(|fd| wait([Some(fd.as_raw_fd())], 0)[0]);
                 if is_gone {
-                    // The manager may have set the state before it ended.
+                    // The manager may have changed the state before it ended.
                     return match block.state() {
                         State::Running => Err("its manager was killed".into()),
                         State::Failed => Err(block.why()),
@@ -285,7 +285,7 @@ impl Supervisor {
         }
     }
 
-    /// Kill the reaper once it has waited for the managers that have ended.
+    /// Kill the reaper once it has waited for all ended managers and keepers, or after [`REAP_CHECKS`].
     fn dismiss(&mut self, reaper: &mut Child) {
         let is_reaped = |pid: u32| pid == 0 || !Path::new(&format!("/proc/{pid}")).exists();
         for _ in 0..REAP_CHECKS {
@@ -321,7 +321,7 @@ mod tests {
     use super::*;
     use crate::Counters;
 
-    /// This process is the program and its manager.
+    /// The supervisor of a run in which this process is the program and its manager.
     fn supervisor() -> Supervisor {
         let (shared, _) = Shared::create().unwrap();
         let pid = std::process::id();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_without_heartbeats_ends_the_program() {
+    fn a_run_is_killed_if_a_manager_hangs_or_is_killed() {
         let mut supervisor = supervisor();
         assert_eq!(supervisor.check_all(), None);
         supervisor.images.get_mut(&0).unwrap().hang.time = hang::HANG;
@@ -353,7 +353,6 @@ mod tests {
         supervisor.images.get_mut(&0).unwrap().hang.time = hang::POLICY_HANG;
         assert!(supervisor.check_all().unwrap().contains("its policy has not answered for 30 s"));
         supervisor.shared.blocks()[0].set_waits(false);
-        // The next heartbeat.
         supervisor.shared.blocks()[0].heartbeat.store(monotonic(), Ordering::Relaxed);
         assert_eq!(supervisor.check_all(), None);
         // A killed manager.
@@ -369,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_manager_has_a_reason() {
+    fn the_reason_of_a_failed_manager_is_reported() {
         let mut supervisor = supervisor();
         let counters = Counters { promotions: 3, ..Counters::default() };
         supervisor.shared.blocks()[0].publish(&counters);

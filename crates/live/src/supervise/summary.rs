@@ -15,7 +15,7 @@ pub struct Summary {
     pub counters: Counters,
     /// Number of managed process images.
     pub images: u64,
-    /// Peak pages in use of all processes together, sampled: fast, far, in the window.
+    /// Sampled peak of the pages in use by all processes: fast, far, in the window.
     pub peak: [u64; 3],
     /// Peak bytes of the far tier.
     pub far_bytes: u64,
@@ -32,16 +32,16 @@ pub struct Summary {
     pub cpu_seconds: [f64; 2],
     /// The program's exit code, or 128 and the signal.
     pub exit_code: i32,
-    /// It has left a core file, in which far pages are missing.
+    /// The program has left a core file, in which far pages are missing.
     pub core_dumped: bool,
     /// Why the run was killed, if it was.
     pub why: Option<String>,
 }
 
-/// Resident private memory of all managed processes, and the part of it that is not counted as fast.
+/// Resident private memory of all managed processes, and the parts of it that are not counted as fast.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Resident {
-    /// All of it, without the managers' own memory.
+    /// Resident private memory, without the managers' own.
     pub resident_bytes: u64,
     /// Number of processes.
     pub resident_processes: u64,
@@ -53,7 +53,7 @@ pub struct Resident {
 
 impl Resident {
     pub(super) fn add(&mut self, block: &Block) {
-        // A manager shares the program's memory.
+        // A manager shares the program's memory, so its `statm` covers both.
         let Some(bytes) = anonymous_bytes(block.manager.load(Ordering::Relaxed)) else { return };
         let manager_bytes = block.own_bytes.load(Ordering::Relaxed);
         let [fast, _, window, _] = block.used();
@@ -65,7 +65,7 @@ impl Resident {
     }
 }
 
-/// Resident private memory of a process.
+/// Resident private memory of a process in bytes.
 fn anonymous_bytes(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let mut pages = text.split(' ').skip(1).map_while(|word| word.parse::<u64>().ok());

@@ -1,5 +1,4 @@
-//! Sequential tests with a program and its children whose processes end between any two requests of the
-//! manager.
+//! Sequential tests in which processes of a run end or fork between any two requests of the manager.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
@@ -15,7 +14,7 @@ use crate::far::Node;
 use crate::model::{ALL, Access, FIRST, Model, Process, Processes, Rules, Share, end, watch};
 use crate::{Child, Range, Turn, Va};
 
-/// An address space, and the state shared with the others.
+/// An address space, and the state that all address spaces share.
 #[derive(Clone)]
 pub(super) struct Space {
     model: Rc<RefCell<Model>>,
@@ -25,16 +24,16 @@ pub(super) struct Space {
 struct SharedState {
     spaces: RefCell<Vec<Space>>,
     processes: RefCell<Processes>,
-    /// What happens before the requests of these numbers.
+    /// Acts, each with the number of the request before which it happens.
     due: RefCell<Vec<(u64, Act)>>,
-    /// An act has happened, so the watchers run.
+    /// Whether an act has happened. The watchers run from then on.
     has_acted: Cell<bool>,
     forks: RefCell<Vec<Fork>>,
     /// Running processes, with their address spaces.
     running: RefCell<Vec<(u32, u32)>>,
 }
 
-/// An unfinished fork: the address spaces of child and parent, the message, the child.
+/// An unfinished fork: the child's address space, the parent's, the unread message, the child process.
 type Fork = (u32, u32, Option<u64>, u32);
 
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +69,7 @@ impl Space {
         self.processes(|processes| processes.is_alive(process))
     }
 
-    /// This process forks, and waits until the message is read.
+    /// Fork `process`, which then waits until its message is read.
     fn fork(&self, process: u32) {
         let running =
             self.shared.running.borrow().iter().find(|(number, _)| *number == process).copied();
@@ -88,8 +87,8 @@ impl Space {
         self.shared.forks.borrow_mut().push((space, parent, message, child));
     }
 
-    /// Every process reads all pages for which it need not wait. Children of finished forks run.
-    fn look(&self) {
+    /// Start the children of finished forks. Then every process reads all pages for which it need not wait.
+    fn read_all(&self) {
         let over = |(_, parent, message, _): &mut Fork| {
             message.is_none_or(|id| self.space(*parent).borrow().is_over(id))
         };
@@ -109,7 +108,7 @@ impl Space {
         }
     }
 
-    /// Read a page. Returns the fault for which it waits, if it does.
+    /// Read a page. Returns the fault for which the process waits, if it does.
     fn access(&self, process: u32, space: u32, at: Va) -> Option<u64> {
         self.space(space).with(|model| {
             model.current = process;
@@ -173,18 +172,18 @@ impl Share for Space {
                 Act::Move => {}
             }
             self.shared.has_acted.set(true);
-            self.look();
+            self.read_all();
         }
         if self.shared.has_acted.get() {
             self.watch();
             if requests.is_multiple_of(8) {
-                self.look();
+                self.read_all();
             }
         }
     }
 }
 
-/// A program that forks after these steps, and what happens meanwhile. Requests are counted from the fork on.
+/// A program that forks after `steps`. The numbers of requests in `acts` count from the fork.
 #[derive(Clone, Debug)]
 struct Case {
     policy: &'static str,
@@ -193,7 +192,7 @@ struct Case {
     rules: Rules,
     steps: Vec<Step>,
     acts: Vec<(u64, Act)>,
-    /// The far tier fails from now on.
+    /// Every store to and load from the far tier fails from the fork on.
     far_fails: bool,
 }
 
@@ -208,7 +207,6 @@ impl Case {
         let mut live = Live::with_all(seed, 1, mapped, rules, NUMBERS, make).unwrap();
         live.run(&self.steps);
         if self.far_fails {
-            // Every store and load fails.
             live.manager.world.far = Box::new(Node);
         }
         let all = live.model.clone();
@@ -233,22 +231,22 @@ impl Case {
                         Ok(Turn::Until(_)) => {}
                         Err(_) => {
                             all.processes(Processes::fail);
-                            all.look();
+                            all.read_all();
                         }
                     }
                 }
             }
             all.watch();
             if idle % 8 == 0 {
-                all.look();
+                all.read_all();
             }
             if idle == 32 {
-                // Do what has not happened yet.
+                // Perform the remaining acts.
                 all.before(u64::MAX);
                 end(&all, Process::Program(0));
             }
         }
-        // Every remaining process has its pages.
+        // Every remaining process reads all pages without a wait.
         let alive = |process| all.is_alive(Process::Program(process));
         for (process, space) in
             all.shared.running.borrow().iter().filter(|(process, _)| alive(*process))
@@ -273,10 +271,10 @@ fn process(number: u32) -> Process {
     }
 }
 
-/// Number of requests that copy the pages of a child and a grandchild of a program with a small memory.
+/// Number of requests until the pages of a child and a grandchild are copied.
 const REQUESTS: u64 = 120;
 
-/// Every process is ended before every request while the pages of a child and its own child are copied.
+/// End each process before each request, while pages are copied to a child and a grandchild.
 fn all_ends(rules: Rules) {
     for (policy, mapped) in [("none", false), ("ssp", false), ("none", true), ("ssp", true)] {
         for (who, at) in (0..6).flat_map(|who| (0..REQUESTS).map(move |at| (who, at))) {
@@ -284,7 +282,7 @@ fn all_ends(rules: Rules) {
             let (seed, steps) = (at % 7, (0..PAGES).map(Step::Write).collect());
             let (killed, _) =
                 Case { policy, mapped, seed, rules, steps, acts, far_fails: false }.run();
-            // A process that only loses its parent continues.
+            // If the program or a child ends, no other process is killed.
             assert!(who < 3 || killed == 0, "{policy}, {:?} before {at}: {killed}", process(who));
         }
     }
@@ -305,8 +303,8 @@ fn without_a_keeper_or_a_manager_that_survives_children_read_zeros() {
     }
 }
 
-/// A thread has moved memory, and the program is killed before its message. The child of another thread,
-/// which has the memory at an unknown address, is killed too.
+/// A thread has moved memory, and the program is killed before the move's message. The child that another
+/// thread has forked has the memory at an unknown address, and is killed too.
 #[test]
 fn a_child_with_pages_at_an_unknown_address_is_killed() {
     let mut failures = 0;
@@ -325,7 +323,7 @@ fn a_child_with_pages_at_an_unknown_address_is_killed() {
 /// A known exception: a process that shares memory without being a thread is killed while it unmaps. The
 /// manager gets no message, and evicts pages that the other process has mapped there since.
 #[test]
-fn a_process_killed_in_munmap_can_cost_memory_of_one_that_shares_it() {
+fn a_process_killed_in_munmap_can_lose_memory_of_one_that_shares_it() {
     let settings = testing::settings("ssp").unwrap();
     let make = |mem: &mut dyn Memory| make("ssp", &settings, mem);
     let mut live = Live::with_all(1, 1, false, ALL, NUMBERS, make).unwrap();
@@ -345,7 +343,7 @@ fn a_process_killed_in_munmap_can_cost_memory_of_one_that_shares_it() {
     });
     let reads = std::panic::AssertUnwindSafe(|| {
         live.run(&(rest..PAGES).map(Step::Write).collect::<Vec<_>>());
-        // Other pages need the room, so these are evicted.
+        // References to the other pages evict these.
         for page in (0..8).flat_map(|_| 0..rest) {
             live.run(&[Step::Write(page), Step::Read(page), Step::Sleep]);
         }
@@ -374,7 +372,7 @@ fn acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
         3 => (0..4u32).prop_map(Act::Fork),
         1 => Just(Act::Move),
     ];
-    // At most one process of launcher, manager and keeper is ended.
+    // At most one of launcher, manager and keeper is ended.
     proptest::collection::vec((0..REQUESTS, act), 0..5).prop_map(|mut acts| {
         acts.sort_by_key(|(at, _)| *at);
         let mut ours = 0;
@@ -395,7 +393,7 @@ proptest! {
     fn forks_and_ends_lose_nothing(steps in testing::steps(), acts in acts(), seed: u64, mapped: bool) {
         for policy in ["none", "ssp"] {
             let (steps, acts) = (steps.clone(), acts.clone());
-            // A process that does not exist has no effect.
+            // Acts of processes that do not exist have no effect.
             Case { policy, mapped, seed, rules: ALL, steps, acts, far_fails: false }.run();
         }
     }

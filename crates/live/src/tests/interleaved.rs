@@ -30,6 +30,7 @@ struct Dead;
 #[derive(Clone)]
 struct Shared {
     model: Arc<Mutex<Model>>,
+    /// Notified after each change of `model`.
     changed: Arc<Condvar>,
     /// The process that acts.
     process: u32,
@@ -39,8 +40,7 @@ struct Shared {
     bell: Arc<(Mutex<()>, Condvar)>,
     /// The program, and children by number.
     children: Arc<Mutex<Vec<Shared>>>,
-    /// Held while memory is moved or released: a program that does both at once to the same range does not
-    /// know which comes first.
+    /// Held while memory is moved or released: the order of both in the same range must be defined.
     places: Arc<Mutex<()>>,
 }
 
@@ -93,7 +93,7 @@ impl Shared {
         if alive() { Ok(()) } else { Err(Dead) }
     }
 
-    /// A reference. False if nothing is mapped there.
+    /// Read or write a page. Returns false if nothing is mapped there.
     fn access(&self, at: Va, write: bool) -> Result<bool, Dead> {
         loop {
             match self.act(|model| model.access(at, write))? {
@@ -126,7 +126,7 @@ impl Shared {
             children.push(child.clone());
             (child, message)
         };
-        // It runs once the message was read.
+        // The child runs once the message was read.
         if let Some(id) = message {
             self.wait_for(id)?;
         }
@@ -136,7 +136,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Run this as a thread of the program, unless the program is killed before.
+    /// Run `act` as a thread of the program. The last thread ends the program, unless it was killed.
     fn thread(&self, act: impl FnOnce(&Shared) -> Result<(), Dead>) {
         let done = act(self);
         if self.processes(|processes| processes.thread_ends(self.process)) && done.is_ok() {
@@ -160,7 +160,7 @@ impl Shared {
                         let (part, message) = self.act(|model| model.advise(rest))?;
                         rest = Range::new(part.to, rest.to);
                         let Some(id) = message else { continue };
-                        // A thread that is killed meanwhile does it nevertheless.
+                        // The kernel removes the pages even if the thread is killed meanwhile.
                         let waited = self.wait_for(id);
                         self.with(|model| match model.is_read(id) {
                             true => model.zap(part, id),
@@ -209,8 +209,8 @@ impl Shared {
         Ok(())
     }
 
-    /// The behaviour of a thread that has its own memory, and moves and replaces it continually. Ranges that
-    /// one thread leaves are reused by the next.
+    /// The behaviour of a thread that moves and replaces its own memory continually. Other threads reuse the
+    /// ranges that it leaves.
     fn mover(&self, steps: usize) -> Result<(), Dead> {
         let mut own = self.act(|model| model.map_somewhere(2))?;
         for _ in 0..steps {
@@ -223,7 +223,7 @@ impl Shared {
                 }
                 1 | 2 => {
                     let to = self.act(|model| model.map_somewhere(2))?;
-                    // Two mappings cannot be moved at once: then unmap `to`.
+                    // If `own` is two mappings, it cannot be moved at once, and stays.
                     let (gone, moved, place) = self.act(|model| {
                         let gone = model.unmap_unsent(to);
                         match model.remap_unsent(own, to.from) {
@@ -245,7 +245,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Send this message, if there is one, and wait until it was read.
+    /// Send `event`, if there is one, and wait until it was read.
     fn send_and_wait(&self, event: Option<Event>) -> Result<(), Dead> {
         let Some(event) = event else { return Ok(()) };
         let id = self.act(|model| model.send(event))?;
@@ -266,10 +266,10 @@ impl Shared {
     /// End one process at a random time.
     fn strike(&self) {
         // In half of the cases while a child's pages are copied, if there is one.
-        let (patience, waits) = (thread_rng().gen_range(0..150), thread_rng().gen_range(0..2) == 0);
+        let (delay, in_copy) = (thread_rng().gen_range(0..150), thread_rng().gen_range(0..2) == 0);
         for step in 0..600 {
             let serves = self.processes(|processes| processes.serves_a_child());
-            if if waits { serves } else { step >= patience } {
+            if if in_copy { serves } else { step >= delay } {
                 break;
             }
             thread::yield_now();
@@ -292,7 +292,7 @@ impl Shared {
         end(self, who);
     }
 
-    /// The manager, until no other process uses the program's memory and all children have their pages.
+    /// Run the manager until no other process uses the program's memory and all children have their pages.
     fn manage(&self, mut manager: Manager<ModelKernel<Shared>>) {
         loop {
             let in_use = self.processes(|processes| processes.uses(FIRST));
@@ -322,7 +322,7 @@ impl Shared {
             manager.world.check().unwrap_or_else(|what| panic!("{what}"));
             match turn {
                 Turn::Busy if manager.is_settled() => {}
-                // A thread that has changed a mapping must send its message first.
+                // A thread that has changed a mapping must send the message first.
                 Turn::Busy => thread::yield_now(),
                 Turn::Until(due)
                     if due < u64::MAX
@@ -347,7 +347,7 @@ impl Shared {
     }
 }
 
-/// A program of two threads under a policy.
+/// Run a program of two threads under a policy.
 fn run(policy: &str, mapped: bool, rules: Rules, struck: bool) {
     let settings = settings(policy).unwrap();
     let make = |mem: &mut dyn Memory| make(policy, &settings, mem);
@@ -361,7 +361,7 @@ fn run_remotely(policy: &str) {
     run_under(make_remote(policy, &settings), false, ALL, 2, false, act);
 }
 
-/// A program with `count` threads under a policy, each with this behaviour. `mapped`: the far tier is a
+/// Run a program with `count` threads under a policy. Each behaves as `act`. `mapped`: the far tier is a
 /// memory node. `struck`: a process is ended at a random time.
 fn run_under(
     make: impl FnOnce(&mut dyn Memory) -> nearfar_trace::Result<Made>,
@@ -395,7 +395,7 @@ fn run_under(
     let world = World::new(kernel, Plain::of(20, slow), sizes);
     let around = thread_rng().gen_range(1..4);
     let manager = Manager::with(world, around, make).unwrap();
-    // One of two threads may be a separate process.
+    // The second thread may be a separate process that shares the memory.
     let splits = struck && thread_rng().gen_range(0..4) == 0;
     let second = if splits { shared.processes(|processes| processes.share(0)) } else { 0 };
     for number in 0..count {
@@ -417,13 +417,14 @@ fn run_under(
     }
 }
 
-/// A run in which one thread runs for very long is inconclusive, and is abandoned.
+/// Runs with too many steps are abandoned, and do not fail the test.
 fn patient() -> Config {
     let mut config = Config::default();
     config.max_steps = MaxSteps::ContinueAfter(1_000_000);
     config
 }
 
+/// Run a program in `count` random orders.
 fn orders(policy: &'static str, mapped: bool, rules: Rules, struck: bool, count: usize) {
     let run = move || run(policy, mapped, rules, struck);
     Runner::new(RandomScheduler::new(count), patient()).run(run);
@@ -440,7 +441,7 @@ fn no_order_loses_a_write() {
     }
 }
 
-/// The other end runs outside the scheduler, and always replies.
+/// The policy runs outside the scheduler, and always replies.
 #[test]
 fn no_order_loses_a_write_under_a_remote_policy() {
     for policy in ["tpp", "ssp"] {
@@ -459,14 +460,13 @@ fn no_order_of_moves_loses_a_write() {
     shuttle::check_pct(move || moves(false), 4000, 5);
     shuttle::check_random(move || moves(true), 500);
     shuttle::check_pct(move || moves(true), 1000, 5);
-    // These are the worst orders: a few of thousands are ambiguous.
+    // A few of thousands of orders are ambiguous.
     let ambiguous = AMBIGUOUS_RUNS.load(Ordering::Relaxed);
     assert!(ambiguous < 100, "{ambiguous} runs");
 }
 
-/// Without a rule that the runtime relies on, the same tests fail.
 #[test]
-fn the_rules_are_needed() {
+fn without_a_rule_of_the_kernel_some_order_fails() {
     for rules in [Rules { guard: false, ..ALL }, Rules { pins: false, ..ALL }] {
         for mapped in [false, true] {
             let found = std::panic::catch_unwind(|| orders("ssp", mapped, rules, false, 3000));
@@ -487,10 +487,9 @@ fn no_order_of_ends_loses_a_write() {
     }
 }
 
-/// Children read zeros if the manager ends with the program, or if it is killed as the only holder of their
-/// userfaultfds.
+/// Without a keeper, the manager alone holds the userfaultfds of children.
 #[test]
-fn manager_and_keeper_are_needed() {
+fn without_a_keeper_or_a_manager_that_survives_children_read_zeros() {
     for rules in [Rules { outlives: false, ..ALL }, Rules { keeper: false, ..ALL }] {
         for mapped in [false, true] {
             let found = std::panic::catch_unwind(|| orders("ssp", mapped, rules, true, 20_000));

@@ -24,7 +24,7 @@ pub(crate) fn not_run(why: &str) {
     let _ = writeln!(stderr, "{}: not run: {why}", test.name().unwrap_or_default());
 }
 
-/// A trivial far tier.
+/// A far tier of at most `limit` pages in vectors.
 #[derive(Debug, Default)]
 struct Plain {
     pages: Vec<Option<Vec<u8>>>,
@@ -32,7 +32,7 @@ struct Plain {
 }
 
 impl Plain {
-    /// A tier whose pages are ready at once, or one whose pages take time.
+    /// Its pages are ready at once or, if `slow`, after at least 700 ns.
     fn of(limit: usize, slow: bool) -> Box<dyn Far> {
         let plain = Box::new(Self { pages: Vec::new(), limit });
         if slow { Box::new(Slow::new(plain, 700)) } else { plain }
@@ -80,7 +80,6 @@ impl FullPolicy {
         Self { make: Some(make), rule: Always }
     }
 
-    /// A built-in policy.
     pub(crate) fn named(name: &str, settings: &Settings) -> Self {
         let (name, settings) = (name.to_owned(), settings.clone());
         Self::new(Box::new(move |mem| make(&name, &settings, mem)))
@@ -104,7 +103,7 @@ impl PolicySource for FullPolicy {
     }
 }
 
-/// The program's end of a socket at whose other end this policy runs in a thread.
+/// Run a policy in a new thread. Returns the program's end of the socket to it.
 pub(crate) fn serve_in_thread(
     mut source: Box<dyn PolicySource + Send>,
 ) -> (Socket, JoinHandle<()>) {
@@ -125,7 +124,7 @@ impl remote::Program for Endless {
     }
 }
 
-/// Makes the policy of this name, at the other end of a socket.
+/// Makes the built-in policy `name`, which runs at the other end of a socket.
 pub(crate) fn make_remote(
     name: &str,
     settings: &Settings,

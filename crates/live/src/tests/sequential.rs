@@ -18,7 +18,7 @@ use crate::{Event, Frame, Manager, Range, Sizes, Turn, Va, World};
 mod changes;
 mod held;
 
-/// Limit of page numbers unless a test needs fewer.
+/// Default limit of page numbers.
 pub(super) const NUMBERS: u32 = 1 << 11;
 
 /// A manager, and the model of the kernel and program that it manages.
@@ -47,7 +47,8 @@ impl Live {
         Self::with_all(seed, around, mapped, ALL, NUMBERS, make)
     }
 
-    /// With these rules of the kernel, and page numbers below `numbers`.
+    /// With these rules of the kernel, and page numbers below `numbers`. One first touch maps up to `around`
+    /// pages.
     pub(super) fn with_all(
         seed: u64,
         around: u64,
@@ -66,7 +67,7 @@ impl Live {
         Ok(live)
     }
 
-    /// A turn of the manager. Checks all invariants afterwards.
+    /// A turn of the manager, and a check of all invariants.
     fn turn(&mut self) -> Turn {
         let turn = self.manager.turn().unwrap();
         self.check();
@@ -113,7 +114,7 @@ impl Live {
     /// A few turns, with scans for new memory, while a message is in flight.
     fn look_around(&mut self, turns: usize) {
         for _ in 0..turns {
-            // The addresses of pages are only known after the message.
+            // Not `turn`, which checks nodes at addresses that are known only after the message.
             let _ = self.manager.turn().unwrap();
             self.manager.discover();
             self.manager.world.check().unwrap();
@@ -162,7 +163,7 @@ impl Live {
                 Step::Zeros => {}
                 Step::Sleep => self.model.borrow_mut().pass(SLEEP_TIME.ps() / 1000),
             }
-            // An occasional turn, as if on another processor.
+            // A turn between steps, as if on another processor.
             let _ = self.turn();
         }
     }
@@ -189,7 +190,7 @@ impl Subject for Live {
 fn the_live_memory_keeps_to_the_contract() {
     suite(400, |make, seed| {
         let mut live = Live::with(seed, 1 + seed % 4, seed.is_multiple_of(3), make).unwrap();
-        // The suite knows a page by one number, so groups must get theirs in order and keep them.
+        // The suite knows a page by its number, so groups get numbers in order and keep them.
         for at in (0..PAGES).step_by(GROUP as usize) {
             live.manager.world.numbers.hold(Va::new(at.into()));
         }
@@ -200,10 +201,9 @@ fn the_live_memory_keeps_to_the_contract() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Every policy that runs live, with every choice of its knobs: no lost write, all invariants. The others
-    /// refuse the memory because of a missing capability.
+    /// Every policy, with every choice of its knobs. Some refuse the memory because of a missing capability.
     #[test]
-    fn nothing_is_lost(
+    fn no_policy_loses_a_write_or_violates_an_invariant(
         steps in testing::steps(), seed: u64, around in 1..5u64, mapped: bool, few: bool,
     ) {
         let numbers = if few { 2 * GROUP } else { NUMBERS };
@@ -226,9 +226,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
-    /// A policy at the other end of a socket has the same results as in the program.
     #[test]
-    fn a_remote_policy_has_the_same_results(
+    fn a_remote_policy_has_the_results_of_a_local_one(
         steps in testing::steps(), seed: u64, around in 1..5u64, mapped: bool,
     ) {
         for (name, _) in POLICIES {
@@ -256,9 +255,8 @@ proptest! {
     }
 }
 
-/// A program that thrashes causes all transitions between page states.
 #[test]
-fn every_transition_happens() {
+fn thrashing_causes_every_transition_between_page_states() {
     for (name, shadows) in [("tpp", false), ("nomad", true), ("ssp", true)] {
         for (writes, mapped) in [(0, false), (3, false), (0, true), (3, true)] {
             let settings = testing::settings(name).unwrap();
@@ -269,7 +267,7 @@ fn every_transition_happens() {
                 live.run(&testing::thrashing(writes));
                 seen.add(&live.manager.world.counters);
             }
-            // A policy that lets a reference fault again does not make it several faults.
+            // A reference that faults again under its policy counts as one hint fault.
             assert!(seen.hint_faults <= seen.faults, "{name}: {seen:?}");
             // A page whose shadow was reclaimed is watched until it is written or demoted.
             let watches = match name {
@@ -317,9 +315,9 @@ fn discovered_memory_is_within_the_budget_without_a_fault() {
     assert_eq!(windows.min(), Some(2));
 }
 
-/// The first reference after an accessed bit was cleared is a fault, which calls no policy.
+/// The first reference after the bit was cleared is a fault that calls no policy.
 #[test]
-fn a_reference_sets_the_accessed_bit() {
+fn a_reference_sets_a_cleared_accessed_bit() {
     let mut live = Live::start("none", &Settings::default(), 1, 1, false).unwrap();
     let at = Va::new(3);
     for write in [false, true] {
@@ -348,9 +346,8 @@ fn a_live_memory_has_only_these_capabilities() {
     }
 }
 
-/// References to far pages on a memory node complete; if far pages are stored, each is a fault.
 #[test]
-fn references_to_a_mapped_far_tier_go_through() {
+fn references_fault_on_a_stored_far_tier_but_not_on_a_mapped_one() {
     for mapped in [false, true] {
         let mut live = Live::start("none", &Settings::default(), 4, 1, mapped).unwrap();
         let pages = || (0..u64::from(PAGES)).map(Va::new);
@@ -369,9 +366,8 @@ fn references_to_a_mapped_far_tier_go_through() {
     }
 }
 
-/// References to a demoted page complete, unless it was armed in the same event.
 #[test]
-fn a_demoted_page_that_is_not_armed_is_resident() {
+fn a_demoted_page_is_resident_unless_armed_in_the_same_event() {
     for (armed, seed) in
         [false, true].into_iter().flat_map(|armed| (0..16).map(move |s| (armed, s)))
     {
@@ -397,9 +393,8 @@ fn a_demoted_page_that_is_not_armed_is_resident() {
     }
 }
 
-/// A page that is read during its copy moves; one that is written stays.
 #[test]
-fn a_copy_from_a_memory_node_is_aborted_if_the_page_is_written() {
+fn a_copy_from_a_memory_node_is_aborted_only_if_the_page_is_written() {
     for (write, parked) in [(false, false), (true, false), (false, true), (true, true)] {
         for seed in 0..16 {
             let mut live = Live::start("none", &Settings::default(), seed, 1, true).unwrap();

@@ -9,7 +9,7 @@ impl<K: Kernel> World<K> {
     /// Check all invariants.
     ///
     /// # Errors
-    /// A description of the first that is violated.
+    /// A description of the first violation.
     pub fn check(&self) -> Result<(), String> {
         let mut used = [0, 0];
         let (mut in_window, mut stuck) = (0, 0);

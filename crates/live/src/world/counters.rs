@@ -14,7 +14,7 @@ macro_rules! counters {
             pub const NAMES: &[(&str, &str)] =
                 &[$((stringify!($name), concat!($($what),+))),*];
 
-            /// All of them, in order.
+            /// The counters in order.
             pub fn numbers(&self) -> impl Iterator<Item = u64> {
                 [$(self.$name),*].into_iter()
             }
@@ -24,7 +24,7 @@ macro_rules! counters {
                 self.numbers_mut().zip(other.numbers()).for_each(|(sum, number)| *sum += number);
             }
 
-            /// All of them, in order.
+            /// The counters in order.
             pub fn numbers_mut(&mut self) -> impl Iterator<Item = &mut u64> {
                 [$(&mut self.$name),*].into_iter()
             }

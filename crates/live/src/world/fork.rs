@@ -8,9 +8,10 @@ use crate::children::Moves;
 use crate::{Child, Event, Fail, Kernel, Va};
 
 impl<K: Kernel> World<K> {
-    /// Copy to a child the pages that were not in the program's memory. A page that is not mapped in the
-    /// child may have moved before the fork, which a message in `later` reports. Returns the pages that are
-    /// not mapped in the child although no message explains it.
+    /// Copy to a child the pages that were not in the program's memory. `moves` has the child's own changes.
+    /// `later` has messages that were read after the fork's: a page may have moved before the fork. Adds the
+    /// child's own children to `children`. Returns the pages that are not mapped in the child although no
+    /// message explains it.
     pub(crate) fn copy_all_to_child(
         &mut self,
         child: Child,
@@ -41,7 +42,7 @@ impl<K: Kernel> World<K> {
         lacking
     }
 
-    /// Copy one page to a child. Returns false if it is not mapped there, and no message explains that.
+    /// Copy one page to a child. Returns false if it is not mapped there and no message explains it.
     fn copy_to_child(
         &mut self,
         child: Child,

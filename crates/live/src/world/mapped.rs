@@ -2,16 +2,15 @@
 //!
 //! | node | location | shadow | write-protected |
 //! |---|---|---|---|
-//! | fast | resident | none | if the policy watches it |
+//! | fast | resident | none | if the policy has protected it |
 //! | fast | resident | parked on the far node | yes |
-//! | fast | parked: the next reference is a fault | none, or parked on the far node | when it is resident again |
-//! | far | resident on the far node | none | if the policy watches it, or it is being copied |
+//! | fast | parked: the next reference faults | none, or parked on the far node | when it is resident again |
+//! | far | resident on the far node | none | if the policy has protected it, or it is being copied |
 //! | far | parked on the far node | none | when it is resident again |
 //!
-//! A page moves by a copy from the parking area, where nobody can write it. `move_pages(2)` would not need
-//! parking, but each call first drains the page lists of every processor (`lru_cache_disable` in
-//! mm/migrate.c). Without a shadow the old frame is freed afterwards; otherwise it stays parked as the
-//! shadow.
+//! A page moves by a copy from the parking area, where nobody can write it. Its old frame is then freed, or
+//! stays parked as its shadow. `move_pages(2)` would not need parking, but each call first drains the page
+//! lists of every processor (`lru_cache_disable` in mm/migrate.c).
 
 use nearfar_kernel::tiering::{NodeId, Page, Refused};
 
@@ -36,8 +35,8 @@ impl<K: Kernel> World<K> {
         }
     }
 
-    /// Make a fast page far: its shadow takes its place if it has one. The page stays parked until the event
-    /// ends, because the policy may arm it next.
+    /// Move a fast page to the far node: to its shadow's frame, or by a copy. The page stays parked until the
+    /// event ends, because the policy may arm it next.
     pub(super) fn move_to_node(&mut self, page: Page) -> Result<(), Refused> {
         let frame = self.park(page)?;
         let far = match self.pages.take_slot(page) {
@@ -80,8 +79,8 @@ impl<K: Kernel> World<K> {
         Ok(place)
     }
 
-    /// Replace a far page by a fast copy. With `shadow`, the old frame becomes its shadow and the copy is
-    /// write-protected; otherwise the old frame is freed.
+    /// Replace a far page by a fast copy. With `shadow`, the copy is write-protected and the old frame
+    /// becomes its shadow; otherwise the old frame is freed.
     pub(super) fn copy_from_node(&mut self, page: Page, shadow: bool) -> Result<(), Refused> {
         let (frame, at) = (self.park(page)?, self.numbers.address_of(page));
         self.kernel

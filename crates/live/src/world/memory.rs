@@ -1,4 +1,4 @@
-//! The policy's actions on the live memory. [`Memory`] documents the contract.
+//! The policy's view of the live memory, and its actions. [`Memory`] documents the contract.
 
 use nearfar_kernel::tiering::{
     Capability, Commit, Context, DropReason, Limit, Memory, NodeId, Page, Refused, Tenant, Thread,
@@ -22,7 +22,7 @@ impl<K: Kernel> World<K> {
         if state.has(PageFlags::COPYING) { Err(Refused::Busy) } else { Ok(state) }
     }
 
-    /// Charge a page that has moved to its new node.
+    /// Charge a moved page to its new node.
     pub(super) fn moved(&mut self, page: Page, to: NodeId) {
         self.budget.uncharge(self.pages.state(page).node());
         self.budget.charge(to);
@@ -86,7 +86,7 @@ impl<K: Kernel> World<K> {
             return self.move_to_node(page);
         }
         let shadowed = self.pages.slot(page).is_some();
-        // If there is no room, the page stays parked, and the next reference returns it.
+        // If there is no room, the page stays parked until the next reference.
         self.store(page)?;
         if shadowed {
             self.budget.uncharge(FAR_NODE);
@@ -173,7 +173,7 @@ impl<K: Kernel> Memory for World<K> {
         }
         self.pages.set(page, PageFlags::ACCESSED, false);
         if state.is_resident() && (self.mapped || !state.is_far()) {
-            // A page that cannot be parked looks idle, and cannot be demoted either.
+            // A page that cannot be parked looks idle, but cannot be demoted either.
             let _ = self.park(page);
         }
         state.has(PageFlags::ACCESSED)
@@ -216,7 +216,7 @@ impl<K: Kernel> Memory for World<K> {
         if !state.is_far() && has_slot {
             return Err(Refused::State);
         }
-        // In the window, a page with a slot is write-protected whether the policy watches it or not.
+        // In the window, a page with a slot stays write-protected, so that a write frees the slot.
         if state.is_resident() && !has_slot {
             self.protect(self.numbers.address_of(page), false)?;
         }
@@ -244,9 +244,9 @@ impl<K: Kernel> Memory for World<K> {
         Ok(())
     }
 
-    /// Stores a far page that is writable in the window. The slot is read when the copy ends: until then,
-    /// only a reference through the window can change the page, and that faults. On a memory node, the page
-    /// is write-protected, and reads go on.
+    /// First stores a far page that is writable in the window. The slot is loaded when the copy ends: until
+    /// then, only a reference through the window can change the page, and that faults. On a memory node, the
+    /// page is write-protected, and reads do not fault.
     fn begin_copy(&mut self, page: Page, to: NodeId, wake: Thread) -> Result<(), Refused> {
         let state = self.movable(page)?;
         let (far, has_slot) = (state.is_far(), self.pages.slot(page).is_some());
@@ -295,7 +295,7 @@ impl<K: Kernel> Memory for World<K> {
         if keep_shadow && !far {
             return Err(Refused::State);
         }
-        // A fast page was parked. It is unchanged if it is still parked.
+        // A fast page was parked when the copy began. It is unchanged if it still is.
         let written = state.has(PageFlags::WRITTEN) || (!far && !state.is_parked());
         self.end_copy(page);
         if written {

@@ -29,7 +29,7 @@ impl PageFlags {
     pub(crate) const ACCESSED: Self = Self(1 << 4);
     /// The next write calls the policy's `write_fault`.
     pub(crate) const PROTECTED: Self = Self(1 << 5);
-    /// Stored, and the policy lets the next reference through without a hint fault.
+    /// Stored, and the next reference is let through without a hint fault.
     pub(crate) const PASSING: Self = Self(1 << 6);
     /// In the window, and could not be evicted.
     pub(crate) const STUCK: Self = Self(1 << 7);
@@ -103,12 +103,12 @@ pub(crate) struct Entry {
     pub(super) slot: Option<Slot>,
 }
 
-/// All pages, by number. The tables are zeros at first, so they take memory only where numbers are used.
+/// All pages, by number. The vectors start as zeros, so they take memory only where numbers are used.
 pub(crate) struct PageTable {
     states: Vec<u16>,
     /// The frame of a parked page.
     frames: Vec<u32>,
-    /// The slot plus one; 0 for none. Where the far tier is mapped, the frame of the shadow plus one.
+    /// The slot plus one; 0 for none. If the far tier is mapped, the shadow's frame serves as the slot.
     slots: Vec<u32>,
 }
 
@@ -198,7 +198,7 @@ impl PageTable {
         self.frames[page.index()] = frame.number();
     }
 
-    /// The slot of a far page, or of a fast page's shadow.
+    /// The slot of a far page or of a fast page's shadow; `None` if it has none.
     pub(crate) fn slot(&self, page: Page) -> Option<Slot> {
         self.slots.get(page.index())?.checked_sub(1).map(Slot::new)
     }
@@ -207,7 +207,7 @@ impl PageTable {
         self.slots[page.index()] = slot.number() + 1;
     }
 
-    /// Take the page's slot away; the caller frees it.
+    /// Remove the page's slot; the caller frees it.
     pub(super) fn take_slot(&mut self, page: Page) -> Option<Slot> {
         let slot = self.slot(page)?;
         self.slots[page.index()] = 0;

@@ -1,4 +1,4 @@
-//! The parking area: its places and frames, and moves of pages to and from it.
+//! The parking area: its places, the frames in them, and moves of pages to and from it.
 
 use nearfar_kernel::tiering::{NodeId, Page, Refused};
 
@@ -7,7 +7,7 @@ use crate::{Fail, Frame, Kernel, Va};
 
 /// The places of the parking area that hold no page, with or without a frame.
 pub(crate) struct Parking {
-    /// Places without a frame that were used before.
+    /// Places without a frame that had one before.
     pub(super) empty: Vec<Frame>,
     /// Places that were never used.
     pub(super) unused: std::ops::Range<u32>,
@@ -24,7 +24,7 @@ impl Parking {
 }
 
 impl<K: Kernel> World<K> {
-    /// A place without a frame.
+    /// Take a place without a frame. `None` if there is none.
     pub(super) fn empty_place(&mut self) -> Option<Frame> {
         let Parking { empty, unused, spare, .. } = &mut self.parking;
         empty.pop().or_else(|| unused.next().map(Frame::new)).or_else(|| {
@@ -41,7 +41,7 @@ impl<K: Kernel> World<K> {
         if spare.len() <= *spare_limit {
             return;
         }
-        // Discard the older half at once: a run of neighbours costs little more than one frame.
+        // Discard the older half at once: discarding a run of neighbours takes little longer than one frame.
         let count = spare.len() - *spare_limit / 2;
         let old = &mut spare[..count];
         old.sort_unstable_by_key(|frame| frame.number());
@@ -68,11 +68,11 @@ impl<K: Kernel> World<K> {
         Ok(frame)
     }
 
-    /// Move a parked frame to a missing page, writable. A mapping with another protection accepts no frame,
-    /// but accepts a copy.
+    /// Move a parked frame to a missing page, writable.
     pub(super) fn place_frame(&mut self, frame: Frame, at: Va) -> Result<(), Fail> {
         match self.kernel.restore(frame, at) {
             Ok(()) => self.parking.empty.push(frame),
+            // With another protection than the parking area's, a mapping accepts only a copy.
             Err(Fail::Pinned) => {
                 self.kernel.place_copy(at, frame, false, NodeId::FAST)?;
                 self.release_frame(frame);
@@ -89,7 +89,7 @@ impl<K: Kernel> World<K> {
         if !copy {
             match self.kernel.restore(frame, at) {
                 Ok(()) => self.parking.empty.push(frame),
-                // A mapping with another protection accepts no frame, but accepts a copy.
+                // As in `place_frame`.
                 Err(Fail::Pinned) => copy = true,
                 Err(fail) => return Err(self.refused(fail, "bringing back", at)),
             }

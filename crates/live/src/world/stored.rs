@@ -7,8 +7,8 @@ use crate::far::{Arrival, Fault, Fetch};
 use crate::{Fail, Kernel, Slot};
 
 impl<K: Kernel> World<K> {
-    /// Start to read a stored page that will be loaded. Returns the predicted time in nanoseconds, or `None`
-    /// if the page can be loaded at once.
+    /// Start to read a stored page. Returns the predicted time in nanoseconds, or `None` if the page can be
+    /// loaded at once.
     pub(crate) fn fetch(&mut self, slot: Slot) -> Result<Option<u64>, Refused> {
         match self.far.fetch(slot, self.event.now.ps() / 1000) {
             Ok(Fetch::Ready) => Ok(None),

@@ -23,7 +23,7 @@ pub(crate) enum Backing {
 const BATCH: usize = 256;
 
 impl<K: Kernel> World<K> {
-    /// Unmap a page that moves to another address, and drop its shadow. Its number can be released then.
+    /// Unmap a page that moves to another address, and drop its shadow.
     pub(crate) fn take(&mut self, from: Page) -> Entry {
         self.end_copy(from);
         if !self.pages.state(from).is_far() && self.free_slot(from) {
@@ -66,7 +66,6 @@ impl<K: Kernel> World<K> {
         }
     }
 
-    /// Remove the unnumbered pages in `range` and return them.
     fn take_unnumbered(&mut self, range: Range) -> Vec<(Va, Backing)> {
         let pages = self.unnumbered.range(range.from..range.to);
         let taken: Vec<_> = pages.map(|(at, backing)| (*at, *backing)).collect();
@@ -76,14 +75,14 @@ impl<K: Kernel> World<K> {
         taken
     }
 
-    /// The program has moved its pages in `range` to `to`.
+    /// Record that the program has moved `range` to `to`.
     pub(crate) fn move_unnumbered(&mut self, range: Range, to: Va) {
         let moved = self.take_unnumbered(range);
         let to = |at: Va| to.plus(at.number() - range.from.number());
         self.unnumbered.extend(moved.into_iter().map(|(at, backing)| (to(at), backing)));
     }
 
-    /// The program has released its pages in `range`.
+    /// Free the unnumbered pages in `range`, which the program has released.
     pub(crate) fn forget_unnumbered(&mut self, range: Range) {
         for (_, backing) in self.take_unnumbered(range) {
             match backing {
@@ -112,7 +111,7 @@ impl<K: Kernel> World<K> {
         Ok(())
     }
 
-    /// Place unnumbered pages in the program's memory. Returns whether any was placed.
+    /// Place up to [`BATCH`] unnumbered pages in the program's memory. Returns whether any was placed.
     pub(crate) fn place_all_unnumbered(&mut self) -> bool {
         let waiting: Vec<_> = self.unnumbered.keys().copied().take(BATCH).collect();
         let placed = waiting
@@ -121,7 +120,7 @@ impl<K: Kernel> World<K> {
         placed.count() > 0
     }
 
-    /// Read a page that is not in the program's memory into the buffer.
+    /// Read the content at `backing` into the buffer.
     pub(super) fn read(&mut self, backing: Backing) -> Result<(), Refused> {
         match backing {
             Backing::Parked(frame) => self.buffer.copy_from_slice(self.kernel.frame(frame)),

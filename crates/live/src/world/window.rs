@@ -8,7 +8,10 @@ use super::workers::REST;
 use super::{PageFlags, World};
 use crate::Kernel;
 
-/// The window. Its queues may contain pages that have left it since; its counts do not.
+/// Maximum number of stuck pages that are retried at once.
+const RETRIES: usize = 32;
+
+/// The window. Its queues may contain pages that have left it since; its counts exclude these.
 #[derive(Debug)]
 pub(crate) struct Window {
     /// Oldest first.
@@ -16,11 +19,11 @@ pub(crate) struct Window {
     pub(super) count: u64,
     /// Maximum number of pages that are not stuck.
     pub(super) limit: u64,
-    /// Pages that could not be evicted. They do not count for the limit: otherwise the newest page, not yet
-    /// used, might be the only one that can be evicted.
+    /// Pages that could not be evicted. They do not count towards the limit: otherwise only the newest page,
+    /// not yet referenced, might be left to evict.
     pub(super) stuck: VecDeque<Page>,
     pub(super) stuck_count: u64,
-    /// When to try again to evict the stuck pages.
+    /// Earliest time of the next attempt to evict the stuck pages.
     retry_at: Time,
 }
 
@@ -36,7 +39,6 @@ impl Window {
         }
     }
 
-    /// Whether pages could not be evicted.
     pub(crate) fn has_stuck(&self) -> bool {
         !self.stuck.is_empty()
     }
@@ -70,10 +72,10 @@ impl<K: Kernel> World<K> {
         Ok(())
     }
 
-    /// Evict the oldest pages of the window while there are too many.
+    /// Evict the oldest pages of the window while it is over its limit.
     pub(crate) fn trim_window(&mut self) {
         if self.window.has_stuck() && self.event.now >= self.window.retry_at {
-            for _ in 0..self.window.stuck.len().min(32) {
+            for _ in 0..self.window.stuck.len().min(RETRIES) {
                 let Some(page) = self.window.stuck.pop_front() else { break };
                 if self.pages.state(page).has(PageFlags::STUCK) && self.evict(page).is_err() {
                     self.window.stuck.push_back(page);
@@ -94,7 +96,7 @@ impl<K: Kernel> World<K> {
                 self.window.stuck.push_back(page);
             }
         }
-        // Most entries are of pages that have left.
+        // Most entries are of pages that have left the window.
         if self.window.pages.len() as u64 > 4 * (self.window.limit + 16) {
             let mut pages = std::mem::take(&mut self.window.pages);
             pages.retain(|page| self.in_window(*page));

@@ -5,13 +5,15 @@ use nearfar_kernel::tiering::{Next, Page, Thread, Time};
 use super::World;
 use crate::Kernel;
 
+/// A thread of the policy.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) thread: Thread,
+    /// Its next run; [`Time::NEVER`] if it is idle.
     pub(crate) due: Time,
     /// The thread does not run before this time.
     rests_until: Time,
-    /// The rest after its latest step in which everything was refused.
+    /// Its latest rest because of pinned pages; 0 after a step that moved a page.
     rest: Time,
 }
 
@@ -29,9 +31,9 @@ pub(crate) struct EventState {
     pub(crate) now: Time,
     /// A request was refused with [`Fail::Again`](crate::Fail::Again).
     pub(crate) again: bool,
-    /// Pages that could not be moved because they are pinned.
+    /// Number of refused moves of pinned pages.
     pub(super) pinned: u32,
-    /// Pages that were moved.
+    /// Number of moves that succeeded.
     pub(crate) moved: u32,
     /// Pages that were moved to the far tier's memory node.
     pub(super) demoted: Vec<Page>,
@@ -39,10 +41,10 @@ pub(crate) struct EventState {
     pub(super) begun: Vec<(Page, Thread)>,
 }
 
-/// How long a thread of the policy rests after a step in which everything was refused: a child, I/O or a
-/// lock pins pages for longer than a step takes. The rest doubles from the first to the second value.
+/// The rest after a step in which pages were pinned and none moved: 1 ms, doubled up to 64 ms. A child, I/O
+/// or a lock pins pages for longer than a step takes.
 pub(super) const REST: (Time, Time) = (Time::from_ps(1_000_000_000), Time::from_ps(64_000_000_000));
-/// The rest while mappings are changing, which is over soon.
+/// The rest while mappings are changing: 100 us.
 const CHANGING: Time = Time::from_ps(100_000_000);
 
 impl<K: Kernel> World<K> {

@@ -12,12 +12,13 @@ fn after_thrashing() -> impl Iterator<Item = Live> {
     })
 }
 
+/// Eight pages.
 fn part(number: u64) -> Range {
     Range::new(Va::new(8 * number), Va::new(8 * (number + 1)))
 }
 
 #[test]
-fn pages_that_are_moved_keep_what_they_hold() {
+fn moved_pages_keep_their_content() {
     for mut live in after_thrashing() {
         let range = Range::new(Va::new(0), Va::new(PAGES.into()));
         let message = live.model.borrow_mut().remap(range, range.to);
@@ -37,10 +38,10 @@ fn pages_that_are_moved_keep_what_they_hold() {
     }
 }
 
-/// Moved pages without a number are in the program's memory, over the budget, wherever they were before.
+/// Moved pages without a number are placed in the program's memory, over the budget.
 #[test]
-fn pages_moved_when_numbers_run_out_keep_what_they_hold() {
-    let mut brought = 0;
+fn pages_moved_when_numbers_run_out_keep_their_content() {
+    let mut loaded = 0;
     for (name, mapped) in on_both_kinds() {
         for (groups, seed) in (1..4).flat_map(|groups| (0..8).map(move |seed| (groups, seed))) {
             let settings = testing::settings(name).unwrap();
@@ -54,7 +55,7 @@ fn pages_moved_when_numbers_run_out_keep_what_they_hold() {
             let end = 2 * u64::from(PAGES);
             live.model.borrow_mut().unmap(Range::new(Va::new(16), Va::new(u64::from(PAGES))));
             live.settle();
-            // Not by whole groups, so that two groups become three.
+            // The destinations are not aligned to groups, so that two groups become three.
             let mut range = Range::new(Va::new(0), Va::new(16));
             for to in [27, 1, 30].map(Va::new) {
                 let message = live.model.borrow_mut().remap(range, to);
@@ -62,9 +63,9 @@ fn pages_moved_when_numbers_run_out_keep_what_they_hold() {
                 let loads = live.manager.world.counters.far_loads;
                 live.model.borrow_mut().send(Event::Unmapped(range));
                 live.settle();
-                // Without a policy, nothing else is loaded meanwhile.
+                // Under "none", no other page is loaded meanwhile.
                 if name == "none" {
-                    brought += live.manager.world.counters.far_loads - loads;
+                    loaded += live.manager.world.counters.far_loads - loads;
                 }
                 assert!(message.flatten().is_some_and(|id| live.model.borrow().is_over(id)));
                 range = Range::new(to, to.plus(16));
@@ -79,11 +80,11 @@ fn pages_moved_when_numbers_run_out_keep_what_they_hold() {
             assert_eq!(live.manager.world.far_bytes(), 0);
         }
     }
-    assert!(brought > 0, "no page was far");
+    assert!(loaded > 0, "no page was far");
 }
 
 #[test]
-fn late_messages_release_no_page_in_use() {
+fn a_late_unmap_message_releases_no_page_moved_there_since() {
     for mut live in after_thrashing() {
         let (one, two, free) = (part(0), part(1), Va::new(PAGES.into()));
         // One thread unmaps `one`; another moves `two` there, and its message arrives first.
@@ -92,7 +93,7 @@ fn late_messages_release_no_page_in_use() {
         live.look_around(4);
         live.model.borrow_mut().send(late);
         live.look_around(4);
-        // The message that two was unmapped arrives after a third thread has moved memory there.
+        // The message that `two` was unmapped arrives after a third thread has moved memory there.
         live.model.borrow_mut().remap(part(2), two.from).unwrap().unwrap();
         live.look_around(4);
         live.model.borrow_mut().send(Event::Unmapped(two));

@@ -17,12 +17,12 @@ fn pin_all(live: &mut Live) -> Vec<u64> {
 }
 
 #[test]
-fn held_pages_are_shown_as_fast() {
+fn far_pages_pinned_in_memory_are_shown_as_fast() {
     for seed in 0..8 {
         let mut live = Live::start("none", &Settings::default(), seed, 1, false).unwrap();
         let held = pin_all(&mut live);
         assert_eq!(held.len(), PAGES as usize);
-        // Each fault trims the window, which tries to evict each of them.
+        // Each fault trims the window, which tries to evict each pinned page.
         live.release(Va::new(0));
         live.access(Va::new(0), true);
         let ([fast, far], window) = live.manager.world.used();
@@ -46,9 +46,8 @@ fn held_pages_are_shown_as_fast() {
     }
 }
 
-/// Once they are unpinned, they are moved.
 #[test]
-fn pinned_pages_are_retried_with_increasing_delays() {
+fn pinned_pages_are_retried_with_increasing_delays_and_moved_once_unpinned() {
     let policies = ["tpp", "nomad", "ssp"].into_iter();
     for (name, mapped) in policies.flat_map(|name| [(name, false), (name, true)]) {
         let mut live = Live::start(name, &testing::settings(name).unwrap(), 1, 1, mapped).unwrap();
@@ -63,7 +62,8 @@ fn pinned_pages_are_retried_with_increasing_delays() {
             }
             live.manager.world.counters.pinned - before
         };
-        // In a second, each of at most 3 threads has 22 rests, a step after each, and 2 attempts per page.
+        // In a second, each of at most 3 threads rests at most 22 times (1, 2, 4, ... 64, 64 ms). After each
+        // rest it makes up to 2 attempts per page.
         tried(&mut live);
         let often = tried(&mut live);
         assert!(often > 0 && often < 22 * 2 * 3 * u64::from(PAGES), "{name}: {often}");
