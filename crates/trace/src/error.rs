@@ -50,7 +50,7 @@ impl Error {
         Self { kind: ErrorKind::Missing, place: place.into(), what: what.into(), fix: fix.into() }
     }
 
-    /// The caller cancelled the run, and knows why.
+    /// The caller cancelled the run.
     pub fn cancelled() -> Self {
         let (place, what) = ("run".into(), "cancelled".into());
         Self { kind: ErrorKind::Cancelled, place, what, fix: String::new() }

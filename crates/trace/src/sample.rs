@@ -45,8 +45,7 @@ pub struct Burst {
     pub start: u64,
     /// Number of the record after its last one.
     pub end: u64,
-    /// Blocks of code executed in the part of the run that the burst represents. Parts are longer
-    /// where the sampling rate is lower, and `--sample auto` lowers the rate.
+    /// Weight: blocks of code executed in the part of the run that the burst represents.
     pub blocks: u64,
 }
 

@@ -49,7 +49,7 @@ impl Default for WriterOptions {
     }
 }
 
-/// Number of single records that are buffered before they are added to a row group.
+/// Maximum records in [`Writer::single`].
 const SINGLE: usize = 1 << 12;
 
 /// Writes one trace. Dropping it without [`finish`](Writer::finish) leaves nothing behind or, if in
@@ -58,7 +58,7 @@ const SINGLE: usize = 1 << 12;
 pub struct Writer {
     pool: Pool,
     group: Group,
-    /// Records appended one by one.
+    /// Buffered records of [`Self::push`].
     single: Batch,
     appended: u64,
 }
@@ -190,7 +190,7 @@ impl Writer {
         self.pool.output().sink.info.build_ids = ids;
     }
 
-    /// Set when records were made.
+    /// Set the times of the records.
     pub fn clock(&mut self, clock: Clock) {
         self.pool.output().sink.info.clock = Some(clock);
     }

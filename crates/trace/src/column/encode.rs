@@ -37,7 +37,7 @@ pub struct EncodedGroup {
     /// Distinct 4 KiB pages, sorted, with the kinds that touched them (one bit each).
     pub pages: Vec<(u64, u8)>,
     pub by_kind: [u64; Kind::ALL.len()],
-    /// Records and instructions by thread index.
+    /// Thread, records and instructions, sorted by thread.
     pub threads: Vec<(u32, u64, u64)>,
 }
 
@@ -60,7 +60,7 @@ impl EncodedGroup {
 pub struct Encoder {
     positions: Positions,
     zstd: zstd::bulk::Compressor<'static>,
-    /// Memory for a page of addresses.
+    /// Buffer of the `addr` data page.
     spare: Vec<u8>,
     /// Buffers for compressed pages; separate, because dictionaries and data differ much in size.
     dictionaries: BufferPool,
@@ -69,8 +69,8 @@ pub struct Encoder {
     chunks: [BufferPool; NAMES.len()],
 }
 
-/// Buffers that are reused once all their references are dropped: the kernel has to zero fresh
-/// memory, which for every page would cost a tenth of the time.
+/// Buffers that are reused once all their references are dropped: fresh memory, which the kernel has
+/// to zero, would take a tenth of the encoding time.
 #[derive(Default)]
 struct BufferPool(Vec<Bytes>);
 
@@ -81,7 +81,7 @@ impl BufferPool {
         let mut memory: Vec<u8> = unused.map_or_else(Vec::new, |at| self.0.swap_remove(at).into());
         memory.clear();
         if memory.capacity() < bytes {
-            // Not by `reserve`, which copies the old contents.
+            // Not `reserve`, which copies the old contents.
             memory = Vec::with_capacity(bytes + bytes / 8);
         }
         memory
@@ -104,7 +104,6 @@ fn number_data<'a>(form: &Form, indices: &'a mut Indices) -> Cow<'a, [u8]> {
 }
 
 impl Encoder {
-    /// An encoder; it may be used for any number of groups.
     pub fn new() -> Result<Self> {
         let zstd = zstd::bulk::Compressor::new(LEVEL);
         let zstd = zstd.map_err(|e| ParquetError::General(e.to_string()))?;
@@ -180,7 +179,7 @@ impl Encoder {
         by_kind: &[u64; Kind::ALL.len()],
         data: &[u8],
     ) -> Result<Column> {
-        // The last kind occurs only in traces of virtual machines; others do not name it.
+        // Only traces of virtual machines have the last kind; other dictionaries omit it.
         let last = Kind::KernelFetch as usize;
         let kinds = if by_kind[last] > 0 { &Kind::ALL[..] } else { &Kind::ALL[..last] };
         let names: Vec<u8> = kinds
@@ -194,7 +193,7 @@ impl Encoder {
         self.chunk(KIND, rows, dictionary, data, Encoding::RLE_DICTIONARY, None)
     }
 
-    /// Encode `size` or `instr`. Plain numbers get a dictionary if 65,536 entries suffice.
+    /// Encode `size` or `instr`. [`Form::Plain`], too, gets a dictionary if 65,536 entries suffice.
     fn number_column(
         &mut self,
         column: usize,
@@ -215,7 +214,7 @@ impl Encoder {
         }
     }
 
-    /// Encode `thread`, with one look-up of the index per run.
+    /// Encode `thread` from runs (thread and length).
     fn thread_column(&mut self, runs: &[(u32, usize)]) -> Result<Column> {
         let rows = runs.iter().map(|&(_, length)| length).sum();
         let mut entries: Vec<u32> = runs.iter().map(|&(thread, _)| thread).collect();
@@ -278,8 +277,8 @@ impl Encoder {
         };
         let data = CompressedPage::new(page, data.len());
         let memory = &mut self.chunks[column];
-        let max_length = |page: &CompressedPage| page.compressed_size() + 64;
-        let room = max_length(&data) + dictionary.as_ref().map_or(0, max_length);
+        let with_header = |page: &CompressedPage| page.compressed_size() + 64;
+        let room = with_header(&data) + dictionary.as_ref().map_or(0, with_header);
         let mut bytes = memory.take(room);
         let mut pages = CheckedPages(&mut bytes);
         let mut uncompressed = 0i64;
@@ -321,7 +320,7 @@ impl Encoder {
         Ok((memory.share(bytes), close))
     }
 
-    /// Memory for a page of addresses. The caller returns it to `self.spare`.
+    /// An empty buffer for the `addr` data page. The caller returns it to `self.spare`.
     fn spare(&mut self) -> Vec<u8> {
         let mut spare = std::mem::take(&mut self.spare);
         spare.clear();
@@ -361,7 +360,7 @@ fn indices(values: &[u32]) -> Option<(Vec<u32>, Vec<u8>)> {
     Some((entries, page))
 }
 
-/// A page of indices into a dictionary of `entries`, with 8 or 16 bits each.
+/// A page of indices into a dictionary of length `entries`, with 8 or 16 bits each.
 fn index_page(count: usize, entries: usize, indices: impl Iterator<Item = u16>) -> Vec<u8> {
     if entries <= 256 {
         packed(Vec::new(), count, 8, |page| page.extend(indices.map(|index| index as u8)))
@@ -371,7 +370,7 @@ fn index_page(count: usize, entries: usize, indices: impl Iterator<Item = u16>) 
 }
 
 /// Append the 4 KiB pages of `addr` to `pages`, each with the kinds that touched it (one bit each).
-/// A page may appear several times, but rarely does.
+/// A page may appear several times.
 fn add_pages(addr: &[u64], kind: &[u8], pages: &mut Vec<(u64, u8)>) {
     const NONE: (u64, u8) = (u64::MAX, 0);
     const SLOTS: usize = 1 << 10;

@@ -149,7 +149,7 @@ fn uncompressed_size(header: &[u8]) -> Option<u64> {
     (size & 1 == 0).then_some(size >> 1)
 }
 
-/// Read a variable-length number of at most nine bytes. Returns the number and its length in bytes.
+/// Read a LEB128 number of at most nine bytes. Returns the number and its length in bytes.
 pub(super) fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0u64;
     for (index, byte) in bytes.iter().take(9).enumerate() {

@@ -116,13 +116,13 @@ impl Group {
     pub(super) fn by_kind(&self) -> [u64; Kind::ALL.len()] {
         let mut counts = [0; Kind::ALL.len()];
         for kinds in self.kind.as_slice().chunks(SLICE) {
-            let mut left = kinds.len() as u64;
+            let mut uncounted = kinds.len() as u64;
             for (kind, count) in Kind::ALL.into_iter().zip(&mut counts) {
-                // Kernel kinds are last and rare, so that `left` is usually 0 by then.
-                if left > 0 {
+                // Kernel kinds are last and rare, so that this is usually 0 by then.
+                if uncounted > 0 {
                     let found = count_of(kinds, kind as u8);
                     *count += found;
-                    left -= found;
+                    uncounted -= found;
                 }
             }
         }
@@ -369,7 +369,6 @@ mod tests {
             prop_assert_eq!(&wide_pages, &expected);
         }
 
-        /// For any numbers, and any number of unused bytes.
         #[test]
         fn numbers_are_stored_without_loss(
             narrow in 0u32..300,

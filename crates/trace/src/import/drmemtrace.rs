@@ -2,7 +2,7 @@
 //!
 //! A record is its type and size (2 bytes each) and an address or value (8 bytes), little-endian, as
 //! in `clients/drcachesim/common/trace_entry.h`. An instruction is a fetch and counts one
-//! instruction; a further iteration of a string instruction, which is not fetched again, does not.
+//! instruction; further iterations of a string instruction are neither fetched nor counted.
 //! A reference whose size DynamoRIO does not know (`xsave`: 0) touches one byte. References between
 //! the markers of a system call's or context switch's trace, or of code in the upper half of the
 //! address space, are the kernel's: instructions and loads become `kernel-load`, stores
@@ -49,7 +49,7 @@ pub(super) fn record(bytes: &[u8]) -> (u16, u16, u64) {
     (half(0), half(2), value)
 }
 
-/// The kind of a reference of the kernel. Its instructions count as loads.
+/// The kind of a kernel reference; fetches become loads.
 fn kernel_kind(kind: Kind) -> Kind {
     if kind == Kind::Store { Kind::KernelStore } else { Kind::KernelLoad }
 }

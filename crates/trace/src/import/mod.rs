@@ -96,7 +96,7 @@ pub struct Options {
     pub skip_bad: u64,
     /// Stop after this many references.
     pub max_refs: Option<u64>,
-    /// Bytes per object id (formats that contain ids instead of addresses).
+    /// Bytes per object id, for formats that contain ids instead of addresses. Default 4096.
     pub object_bytes: Option<u64>,
 }
 
@@ -243,7 +243,7 @@ pub struct Summary {
     pub processes: Vec<u32>,
 }
 
-/// Counts bad records, up to the number allowed.
+/// Counts skipped bad records.
 struct BadRecords<'a> {
     place: &'a str,
     importer: &'a dyn Importer,
@@ -385,7 +385,7 @@ fn check(records: &[Record]) -> Result<(), Bad> {
 /// Import the file or folder `from` (`-`: standard input) into a new trace folder `to`.
 ///
 /// Without `format`, the format is detected. `on_progress` is called about every million references
-/// with the number so far. Its error stops the import. If the import fails, nothing is left at `to`.
+/// with the number so far; an error stops the import. If the import fails, nothing is left at `to`.
 pub fn import(
     from: &Path,
     to: &Path,
