@@ -8,7 +8,7 @@ const MAX_SAMPLES: usize = 128;
 /// Samples of a capture's progress: numbers of records and milliseconds since the first record.
 /// Between samples, records are assumed to be evenly spaced.
 ///
-/// A program runs several times slower under a capture, and not uniformly.
+/// Capture time is not program time: a capture slows a program several times, and not uniformly.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clock {

@@ -181,7 +181,7 @@ impl Output {
         }
     }
 
-    /// Rename a folder to its final name before it is complete. It stays locked until this is
+    /// Rename a folder to its final name before it is complete. It stays locked until `self` is
     /// dropped. Returns the path of the folder that it replaced, which is kept at `.NAME.replaced`.
     ///
     /// # Errors

@@ -108,13 +108,12 @@ impl PageSample {
     }
 }
 
-/// The limit of hashes for a share of all pages.
+/// Upper limit (exclusive) of the hashes of pages sampled at `rate`.
 pub fn limit(rate: f64) -> u64 {
     (rate * 2f64.powi(64)) as u64
 }
 
-/// The share of all pages whose hashes are below `limit`. Exact for `u64::MAX`, halved any number of
-/// times.
+/// The inverse of [`limit`]. Exact for `u64::MAX`, halved any number of times.
 pub fn rate(limit: u64) -> f64 {
     if limit == u64::MAX { 1.0 } else { limit.max(1) as f64 / 2f64.powi(64) }
 }

@@ -21,7 +21,7 @@ use crate::file;
 /// hostile header may claim 2 GiB, and a few kilobytes can decompress to that.
 const MAX_PAGE: u64 = 64 << 20;
 
-/// An open Parquet file.
+/// An open, untrusted Parquet file.
 pub(crate) struct Foreign {
     /// Its footer.
     pub(crate) metadata: ParquetMetaData,
@@ -58,13 +58,12 @@ impl Foreign {
     }
 }
 
-/// A file that is read at offsets. Its readers share the descriptor, but not a position.
+/// A file whose readers share the descriptor, but not its position.
 struct SharedFile {
     file: Arc<File>,
     length: u64,
 }
 
-/// Reads a file from an offset on.
 pub(crate) struct OffsetReader {
     file: Arc<File>,
     offset: u64,

@@ -22,7 +22,7 @@ const PAGE: u64 = 1 << PAGE_SHIFT;
 /// A group with this many records reserves room for a full group.
 const LARGE: usize = 1 << 16;
 
-/// A row group being gathered. [`Group::clear`] keeps the memory.
+/// A row group being gathered.
 #[derive(Default)]
 pub struct Group {
     pub(super) addresses: Addresses,
@@ -73,8 +73,7 @@ impl Group {
         })
     }
 
-    /// Append records of `narrow` from index `from` on, until the group is full. Returns the number
-    /// appended.
+    /// [`Self::extend`] for a narrow batch.
     pub fn extend_narrow(&mut self, narrow: NarrowBatch<'_>, from: usize) -> usize {
         self.fill(from, narrow.len(), |group, slice| {
             let NarrowBatch { addr, kind, size, instr, thread } = narrow.part(slice);

@@ -157,7 +157,6 @@ impl Addresses {
         count
     }
 
-    /// The addresses themselves, if there are too many distinct ones for a dictionary.
     pub(super) fn plain(&self) -> Option<&[u64]> {
         (!self.plain.is_empty()).then_some(&self.plain)
     }

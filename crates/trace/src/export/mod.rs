@@ -66,9 +66,8 @@ impl From<&Request> for Options {
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Kinds of references to export.
     pub kinds: KindSet,
-    /// Stop after this many references of those kinds.
+    /// Stop after this many references of `kinds`.
     pub max_refs: Option<u64>,
     /// Bytes in a page, a power of two, for formats that contain page numbers. Default 4096.
     pub page_bytes: Option<u64>,
@@ -88,7 +87,6 @@ pub enum Target {
 }
 
 impl Target {
-    /// Turn it into a buffered stream.
     fn into_stream(self) -> Box<dyn Write> {
         match self {
             Target::File(file) => Box::new(BufWriter::with_capacity(1 << 18, file)),

@@ -58,7 +58,6 @@ pub(super) struct Requests {
     window: usize,
     /// The latest requests: page and next.
     recent: VecDeque<(u64, i64)>,
-    /// Requests so far.
     count: u64,
     /// Requests that are already in the file.
     written: u64,

@@ -97,7 +97,7 @@ proptest! {
         prop_assert_eq!(round_trip("oracle-general", &records, &options), expected);
     }
 
-    /// With a window of a few requests `next` is also set in the file, late and in any order.
+    /// With a window of a few requests, `next` is also set in the file, late and in any order.
     #[test]
     fn next_is_the_next_request_to_the_page(
         pages in prop::collection::vec(0u64..12, 1..200),

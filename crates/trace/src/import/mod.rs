@@ -92,7 +92,7 @@ impl From<&Request> for Options {
 
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Bad records to skip (and count) before the import fails.
+    /// Bad records to skip before the import fails.
     pub skip_bad: u64,
     /// Stop after this many references.
     pub max_refs: Option<u64>,
@@ -119,11 +119,10 @@ impl From<String> for Bad {
 /// How a stream is split into frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// Lines of text of at most [`MAX_LINE`] bytes. Blank lines are skipped. With `final_newline`,
-    /// a last line without a newline is a truncated record: tools always write the newline, and
-    /// half an address still looks like an address.
+    /// Lines of text of at most [`MAX_LINE`] bytes. Blank lines are skipped.
     Lines {
-        /// Whether the last line must end in a newline.
+        /// Whether a last line without a newline is a truncated record: half an address still looks
+        /// like an address.
         final_newline: bool,
     },
     /// Binary records of this many bytes.
