@@ -60,8 +60,7 @@ impl EncodedGroup {
 pub struct Encoder {
     positions: Positions,
     zstd: zstd::bulk::Compressor<'static>,
-    /// Buffer of the `addr` data page.
-    spare: Vec<u8>,
+    addr_buffer: Vec<u8>,
     /// Buffers for compressed pages; separate, because dictionaries and data differ much in size.
     dictionaries: BufferPool,
     data: BufferPool,
@@ -110,7 +109,7 @@ impl Encoder {
         Ok(Self {
             positions: Positions::default(),
             zstd,
-            spare: Vec::new(),
+            addr_buffer: Vec::new(),
             dictionaries: BufferPool::default(),
             data: BufferPool::default(),
             chunks: Default::default(),
@@ -155,21 +154,21 @@ impl Encoder {
         if let Some(addr) = group.addresses.plain() {
             add_pages(addr, group.kind.as_slice(), pages);
             let range = range(addr.iter().min(), addr.iter().max());
-            let mut page = self.spare();
+            let mut page = self.take_addr_buffer();
             byte_stream_split(addr, &mut page);
             let column = self.chunk(ADDR, rows, None, &page, Encoding::BYTE_STREAM_SPLIT, range);
-            self.spare = page;
+            self.addr_buffer = page;
             return column;
         }
         let entries = group.addresses.dictionary(&mut self.positions, pages);
-        let page = packed(self.spare(), rows, 16, |page| {
+        let page = packed(self.take_addr_buffer(), rows, 16, |page| {
             group.addresses.write_indices(&self.positions, page);
         });
         let range = range(entries.first(), entries.last());
         let plain: Vec<u8> = entries.iter().flat_map(|a| a.to_le_bytes()).collect();
         let dictionary = Some((&plain[..], entries.len()));
         let column = self.chunk(ADDR, rows, dictionary, &page, Encoding::RLE_DICTIONARY, range);
-        self.spare = page;
+        self.addr_buffer = page;
         column
     }
 
@@ -320,11 +319,11 @@ impl Encoder {
         Ok((memory.share(bytes), close))
     }
 
-    /// An empty buffer for the `addr` data page. The caller returns it to `self.spare`.
-    fn spare(&mut self) -> Vec<u8> {
-        let mut spare = std::mem::take(&mut self.spare);
-        spare.clear();
-        spare
+    /// An empty buffer for the `addr` data page. The caller returns it to `self.addr_buffer`.
+    fn take_addr_buffer(&mut self) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut self.addr_buffer);
+        buffer.clear();
+        buffer
     }
 }
 

@@ -117,7 +117,7 @@ impl Group {
         for kinds in self.kind.as_slice().chunks(SLICE) {
             let mut uncounted = kinds.len() as u64;
             for (kind, count) in Kind::ALL.into_iter().zip(&mut counts) {
-                // Kernel kinds are last and rare, so that this is usually 0 by then.
+                // Kernel kinds are last and rare: by then, usually all are counted.
                 if uncounted > 0 {
                     let found = count_of(kinds, kind as u8);
                     *count += found;

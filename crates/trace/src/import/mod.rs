@@ -242,7 +242,7 @@ pub struct Summary {
     pub processes: Vec<u32>,
 }
 
-/// Counts skipped bad records.
+/// Skips and counts bad records, up to the number allowed.
 struct BadRecords<'a> {
     place: &'a str,
     importer: &'a dyn Importer,
