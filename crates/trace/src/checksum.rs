@@ -13,7 +13,7 @@ use twox_hash::xxhash3_128::Hasher;
 use crate::error::{Error, Result};
 use crate::file;
 
-/// Prefix of a checksum in `trace.json`, which names the algorithm.
+/// Names the algorithm in `trace.json`.
 const PREFIX: &str = "xxh3-128:";
 
 /// The checksum of a file. As text: `xxh3-128:` and 32 hexadecimal digits.
@@ -81,7 +81,6 @@ pub struct ChecksumWriter<W> {
 }
 
 impl<W> ChecksumWriter<W> {
-    /// Wrap `inner`, to which nothing was written yet.
     pub fn new(inner: W) -> Self {
         Self { inner, hasher: Hasher::new(), bytes: 0 }
     }
@@ -111,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// Accepts at most seven bytes per write: a file, too, may write fewer bytes than requested.
+    /// Accepts at most seven bytes per write: a file, too, may accept only a part.
     struct Slow(Vec<u8>);
 
     impl Write for Slow {

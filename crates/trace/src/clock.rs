@@ -1,4 +1,4 @@
-//! Times of a capture's records, by the wall clock.
+//! Wall-clock times of a capture's records.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,8 +8,7 @@ const MAX_SAMPLES: usize = 128;
 /// Samples of a capture's progress: numbers of records and milliseconds since the first record.
 /// Between samples, records are assumed to be evenly spaced.
 ///
-/// A program runs several times slower under a capture, and not uniformly: these are times of the
-/// capture, not of the program.
+/// Capture time is not program time: a capture slows a program several times, and not uniformly.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clock {
@@ -67,7 +66,7 @@ impl Clock {
         before.1 + (after.1 - before.1) * (records as f64 - before.0) / (after.0 - before.0)
     }
 
-    /// A message if it contradicts a trace of `records` records.
+    /// A message if the samples contradict a trace of `records` records.
     pub(crate) fn contradiction(&self, records: u64) -> Option<String> {
         let ascend = self.milliseconds.is_sorted() && self.records.is_sorted();
         if self.milliseconds.len() != self.records.len() || !ascend {

@@ -23,7 +23,6 @@ pub struct Error {
     fix: String,
 }
 
-/// `Result` with nearfar's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
@@ -41,7 +40,6 @@ impl Error {
         Self::input(wrong.place, wrong.what, "")
     }
 
-    /// A required tool or device is missing.
     pub fn missing(
         place: impl Into<String>,
         what: impl Into<String>,
@@ -50,7 +48,6 @@ impl Error {
         Self { kind: ErrorKind::Missing, place: place.into(), what: what.into(), fix: fix.into() }
     }
 
-    /// The caller cancelled the run, and knows why.
     pub fn cancelled() -> Self {
         let (place, what) = ("run".into(), "cancelled".into());
         Self { kind: ErrorKind::Cancelled, place, what, fix: String::new() }

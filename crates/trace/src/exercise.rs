@@ -70,7 +70,6 @@ pub fn trace_json(dir: &Path, bytes: &[u8]) -> bool {
     valid
 }
 
-/// Write a file for a reader.
 fn put(dir: &Path, name: &str, bytes: &[u8]) {
     if let Err(error) = std::fs::write(dir.join(name), bytes) {
         panic!("{}: {error}", dir.join(name).display());

@@ -1,4 +1,4 @@
-//! Opens untrusted paths: only regular files, and no more bytes than expected.
+//! Opens untrusted paths: only regular files or pipes of a shell, and no more bytes than expected.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;

@@ -61,8 +61,6 @@ pub fn mix(value: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// For any stride, hashes are well distributed in the bits that a table uses: the low bits
-    /// choose the bucket, the top seven are its tag.
     #[test]
     fn pages_at_any_stride_spread_over_buckets() {
         for shift in 0..40 {

@@ -25,8 +25,7 @@ const OLDEST: u32 = 1;
 /// Maximum bytes of `trace.json`, enough for millions of threads and parts.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Schema of a trace: [`SCHEMA`] if its events determine page lifetimes, [`OLDEST`] if they only name
-/// addresses.
+/// Schema of a trace: [`SCHEMA`] if its events determine page lifetimes, else [`OLDEST`].
 pub(crate) fn schema(lifetimes: bool) -> u32 {
     if lifetimes { SCHEMA } else { OLDEST }
 }
@@ -169,8 +168,7 @@ impl Info {
     }
 
     /// Whether the events of this trace, if any, determine page lifetimes (schema 2): they include
-    /// discards, moves, forks and ends, and name files by inode. Events of schema 1 only name
-    /// addresses.
+    /// discards, moves, forks and ends, and name files by inode.
     pub fn has_lifetimes(&self) -> bool {
         self.schema >= 2
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::folder;
 
-/// The form of an output, which is also what it may replace.
+/// The form of an output. It determines what the output may replace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A file. It may replace any regular file.
@@ -171,8 +171,8 @@ impl Output {
     /// The name has meanwhile been taken by something that may not be replaced, or the rename
     /// fails.
     pub fn commit(&mut self) -> Result<()> {
-        // Keep the replaced folder locked until it is removed: it is at the temporary name, where
-        // an unlocked folder is left over from a killed writer.
+        // Keep the replaced folder locked until it is removed: unlocked at the temporary name, it
+        // would pass for the leftover of a killed writer.
         let replaced = self.lock_replaced()?;
         self.rename()?;
         match replaced {
@@ -181,7 +181,7 @@ impl Output {
         }
     }
 
-    /// Rename a folder to its final name before it is complete. It stays locked until this is
+    /// Rename a folder to its final name before it is complete. It stays locked until `self` is
     /// dropped. Returns the path of the folder that it replaced, which is kept at `.NAME.replaced`.
     ///
     /// # Errors

@@ -33,7 +33,7 @@ impl Reader {
     /// Open the trace folder `dir`, which must hold every reference.
     ///
     /// # Errors
-    /// As [`Reader::open_sample`]; the trace holds a sample of pages.
+    /// As [`Reader::open_sample`], or the trace holds a sample of pages.
     pub fn open(dir: &Path) -> Result<Self> {
         let reader = Self::open_sample(dir)?;
         match &reader.info.source.sample {

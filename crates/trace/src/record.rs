@@ -167,7 +167,7 @@ pub struct Batch {
     pub size: Vec<u16>,
     /// Thread indices.
     pub thread: Vec<u32>,
-    /// Instruction gaps.
+    /// Instructions since the thread's previous record.
     pub instr: Vec<u32>,
 }
 
@@ -226,8 +226,8 @@ impl Batch {
     }
 }
 
-/// Records of one thread whose sizes and gaps all fit a byte, as in most batches of a capture. All
-/// columns have the same length.
+/// Records of one thread whose sizes and instruction counts fit a byte, as in most batches of a
+/// capture. All columns have the same length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NarrowBatch<'a> {
     /// Virtual byte addresses.
@@ -236,7 +236,7 @@ pub struct NarrowBatch<'a> {
     pub kind: &'a [u8],
     /// Bytes touched.
     pub size: &'a [u8],
-    /// Instruction gaps.
+    /// Instructions since the thread's previous record.
     pub instr: &'a [u8],
     /// Index of the thread of all records.
     pub thread: u32,

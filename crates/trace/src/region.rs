@@ -1,4 +1,4 @@
-//! `regions.parquet`: events of address spaces (`mmap`, `fork`, ...), which name addresses.
+//! `regions.parquet`: events of address spaces (`mmap`, `fork`, ...).
 
 use std::fs::File;
 use std::io::Write;
@@ -122,7 +122,7 @@ pub struct RegionEvent {
     pub addr: u64,
     /// Bytes in the range.
     pub length: u64,
-    /// Offset in the mapped file.
+    /// Offset in the mapped file; of an [`RegionKind::Idle`] event, threads x 1000.
     pub offset: u64,
     /// `rwx` letters or `-`, then `p` (private) or `s` (shared). Traces of schema 1 have three
     /// letters.
@@ -174,7 +174,7 @@ pub(crate) fn prepare(dir: &Path, events: &[RegionEvent]) -> Result<(TemporaryFi
 
 fn write(file: &mut (impl Write + Send), events: &[RegionEvent]) -> ParquetResult<()> {
     let schema = Arc::new(parse_message_type(SCHEMA)?);
-    // Events are never searched by value.
+    // No statistics: events are never searched by value.
     let properties = WriterProperties::builder()
         .set_statistics_enabled(EnabledStatistics::None)
         .set_offset_index_disabled(true);
@@ -231,7 +231,6 @@ pub fn load(dir: &Path, listed: Option<u64>) -> Result<Vec<RegionEvent>> {
         let what = format!("has {} events, but {listed} in trace.json", file.rows());
         return Err(Error::input(place, what, "capture or import the trace again"));
     }
-    // A damaged file must end in one line whatever the decoder does.
     guard(&place, FIX, || read(&file))
 }
 

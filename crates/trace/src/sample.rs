@@ -45,8 +45,7 @@ pub struct Burst {
     pub start: u64,
     /// Number of the record after its last one.
     pub end: u64,
-    /// Blocks of code executed in the part of the run that the burst represents. Parts are longer
-    /// where the sampling rate is lower, and `--sample auto` lowers the rate.
+    /// Weight: blocks of code executed in the part of the run that the burst represents.
     pub blocks: u64,
 }
 
@@ -109,13 +108,12 @@ impl PageSample {
     }
 }
 
-/// The limit of hashes for a share of all pages.
+/// Upper limit (exclusive) of the hashes of pages sampled at `rate`.
 pub fn limit(rate: f64) -> u64 {
     (rate * 2f64.powi(64)) as u64
 }
 
-/// The share of all pages whose hashes are below `limit`. Exact for `u64::MAX`, halved any number of
-/// times.
+/// The inverse of [`limit`]. Exact for `u64::MAX`, halved any number of times.
 pub fn rate(limit: u64) -> f64 {
     if limit == u64::MAX { 1.0 } else { limit.max(1) as f64 / 2f64.powi(64) }
 }

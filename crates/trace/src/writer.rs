@@ -28,8 +28,7 @@ pub struct WriterOptions {
     pub in_place: bool,
     /// Maximum records in a part, rounded up to whole row groups (which may be short).
     pub part_records: usize,
-    /// Events determine page lifetimes, as in a capture. Otherwise they only name addresses, and
-    /// the trace gets schema 1.
+    /// Whether events determine page lifetimes, as in a capture; if not, the trace gets schema 1.
     pub lifetimes: bool,
     /// Threads that encode and write row groups. The caller's thread helps when they fall behind,
     /// and does everything if there are none.
@@ -49,7 +48,7 @@ impl Default for WriterOptions {
     }
 }
 
-/// Number of single records that are buffered before they are added to a row group.
+/// Maximum records in [`Writer::single`].
 const SINGLE: usize = 1 << 12;
 
 /// Writes one trace. Dropping it without [`finish`](Writer::finish) leaves nothing behind or, if in
@@ -58,7 +57,7 @@ const SINGLE: usize = 1 << 12;
 pub struct Writer {
     pool: Pool,
     group: Group,
-    /// Records appended one by one.
+    /// Buffered records of [`Self::push`].
     single: Batch,
     appended: u64,
 }
@@ -100,14 +99,12 @@ impl Writer {
         if self.single.len() == SINGLE { self.gather_single() } else { Ok(()) }
     }
 
-    /// Append many records (columns of equal length, valid kinds).
     pub fn push_batch(&mut self, batch: &Batch) -> Result<()> {
         self.gather_single()?;
         self.appended += batch.len() as u64;
         self.gather(batch.len(), |group, from| group.extend(batch, from))
     }
 
-    /// Append many records of one thread.
     pub fn push_narrow(&mut self, narrow: NarrowBatch<'_>) -> Result<()> {
         self.gather_single()?;
         self.appended += narrow.len() as u64;
@@ -190,7 +187,7 @@ impl Writer {
         self.pool.output().sink.info.build_ids = ids;
     }
 
-    /// Set when records were made.
+    /// Set the times of the records.
     pub fn clock(&mut self, clock: Clock) {
         self.pool.output().sink.info.clock = Some(clock);
     }

@@ -18,7 +18,6 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     inputs
 }
 
-/// The parser of any format must survive the files of all formats.
 #[test]
 fn every_importer_has_a_corpus_and_survives_all_corpora() {
     for of in IMPORTERS {

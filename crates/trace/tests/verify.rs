@@ -29,7 +29,7 @@ fn write(path: &Path, records: &[Record], options: WriterOptions) -> Info {
     writer.finish(None).unwrap()
 }
 
-/// Loads and stores of threads 0 and 5, on separate pages.
+/// Loads and stores, on separate pages, of threads 0 and 5.
 fn records(count: usize) -> Vec<Record> {
     let record = |index: usize| Record {
         addr: index as u64 % 40 * 1000,

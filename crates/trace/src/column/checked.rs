@@ -1,5 +1,4 @@
-//! Writes pages with the CRC of their bytes in the header, which the Parquet crate checks, but does
-//! not write.
+//! Writes pages with a CRC in the header: the Parquet crate checks CRCs, but does not write them.
 
 use parquet::basic::Encoding;
 use parquet::column::page::{CompressedPage, Page, PageWriteSpec, PageWriter};
@@ -32,15 +31,14 @@ impl PageWriter for CheckedPages<'_> {
     }
 }
 
-/// Append the page's header, in Thrift's compact protocol, without statistics, which the column
-/// chunk has.
+/// Append the page's header, in Thrift's compact protocol. Statistics are in the column chunk only.
 fn header(page: &CompressedPage, to: &mut Vec<u8>) -> Result<()> {
     let size = |bytes: usize| {
         i32::try_from(bytes).map_err(|_| ParquetError::General(format!("a page of {bytes} bytes")))
     };
     let number = |encoding: Encoding| encoding as i32;
     let values = size(page.num_values() as usize)?;
-    let mut fields = Fields { to, last: 0 };
+    let mut fields = Fields { to, last_field: 0 };
     fields.integer(1, page.page_type() as i32);
     fields.integer(2, size(page.uncompressed_size())?);
     fields.integer(3, size(page.compressed_size())?);
@@ -48,7 +46,7 @@ fn header(page: &CompressedPage, to: &mut Vec<u8>) -> Result<()> {
     match page.compressed_page() {
         Page::DataPage { encoding, def_level_encoding, rep_level_encoding, .. } => {
             fields.begin(5, STRUCT);
-            let mut data = Fields { to: &mut *fields.to, last: 0 };
+            let mut data = Fields { to: &mut *fields.to, last_field: 0 };
             data.integer(1, values);
             data.integer(2, number(*encoding));
             data.integer(3, number(*def_level_encoding));
@@ -57,7 +55,7 @@ fn header(page: &CompressedPage, to: &mut Vec<u8>) -> Result<()> {
         }
         Page::DictionaryPage { encoding, is_sorted, .. } => {
             fields.begin(7, STRUCT);
-            let mut dictionary = Fields { to: &mut *fields.to, last: 0 };
+            let mut dictionary = Fields { to: &mut *fields.to, last_field: 0 };
             dictionary.integer(1, values);
             dictionary.integer(2, number(*encoding));
             dictionary.begin(3, if *is_sorted { TRUE } else { FALSE });
@@ -80,13 +78,13 @@ const STRUCT: u8 = 12;
 /// Writes the fields of one struct, by ascending number.
 struct Fields<'a> {
     to: &'a mut Vec<u8>,
-    last: u8,
+    last_field: u8,
 }
 
 impl Fields<'_> {
     fn begin(&mut self, field: u8, kind: u8) {
-        self.to.push((field - self.last) << 4 | kind);
-        self.last = field;
+        self.to.push((field - self.last_field) << 4 | kind);
+        self.last_field = field;
     }
 
     fn integer(&mut self, field: u8, value: i32) {
@@ -145,7 +143,7 @@ mod tests {
             prop_assert_eq!(spec.compressed_size, ours.len() - 3);
             prop_assert_eq!(spec.uncompressed_size, ours.len() - 3 - data.len() + plain);
             let theirs = without_checksum(make());
-            // Three numbers precede the checksum, each a byte for the field, then a varint.
+            // Three fields precede the checksum, each a byte for its header, then a varint.
             let mut at = 0;
             for _ in 0..3 {
                 at += 2 + theirs[at + 1..].iter().take_while(|&&byte| byte > 0x7F).count();

@@ -23,6 +23,7 @@ const MAX_ROWS: usize = 1 << 26;
 pub struct Part {
     file: Foreign,
     place: String,
+    /// Index in the file of each column of [`NAMES`].
     columns: [usize; 5],
 }
 
@@ -72,7 +73,7 @@ impl Part {
         self.file.rows()
     }
 
-    /// Decompress row group `index`. Its values are expanded on demand.
+    /// Decompress the selected columns of row group `index`. Values are expanded on demand.
     pub fn group(&self, index: usize, columns: Columns) -> Result<GroupReader> {
         let metadata = self.file.metadata.row_group(index);
         let rows = usize::try_from(metadata.num_rows()).ok().filter(|&rows| rows <= MAX_ROWS);
@@ -115,7 +116,7 @@ fn place_of(group: &str, column: usize) -> String {
 /// A column of one row group, decompressed.
 enum Column {
     Constant(u64),
-    /// The index is the value.
+    /// 8-bit indices that equal their values.
     Bytes(Bytes),
     Index8 {
         table: Box<[u64; 256]>,
@@ -213,7 +214,7 @@ fn in_range(values: &[u64], column: usize) -> ParquetResult<()> {
     }
 }
 
-/// A PLAIN dictionary page as numbers (kinds by their on-disk number).
+/// A PLAIN dictionary page as numbers (kinds as [`Kind`] numbers).
 fn plain_values(bytes: &[u8], column: usize, count: usize) -> Option<Vec<u64>> {
     match column {
         ADDR => {
@@ -240,8 +241,8 @@ fn plain_values(bytes: &[u8], column: usize, count: usize) -> Option<Vec<u64>> {
     }
 }
 
-/// Any valid layout, through the Parquet crate. Reads only as many values at a time as requested,
-/// so that a row group cannot make us allocate memory by a false claim.
+/// A column of any valid layout, read by the Parquet crate. Holds only the values of one request, so
+/// that a false row count cannot make us allocate memory.
 struct Streamed {
     reader: ColumnReader,
     column: usize,

@@ -37,7 +37,7 @@ pub struct EncodedGroup {
     /// Distinct 4 KiB pages, sorted, with the kinds that touched them (one bit each).
     pub pages: Vec<(u64, u8)>,
     pub by_kind: [u64; Kind::ALL.len()],
-    /// Records and instructions by thread index.
+    /// Thread, records and instructions, sorted by thread.
     pub threads: Vec<(u32, u64, u64)>,
 }
 
@@ -60,8 +60,7 @@ impl EncodedGroup {
 pub struct Encoder {
     positions: Positions,
     zstd: zstd::bulk::Compressor<'static>,
-    /// Memory for a page of addresses.
-    spare: Vec<u8>,
+    addr_buffer: Vec<u8>,
     /// Buffers for compressed pages; separate, because dictionaries and data differ much in size.
     dictionaries: BufferPool,
     data: BufferPool,
@@ -69,8 +68,8 @@ pub struct Encoder {
     chunks: [BufferPool; NAMES.len()],
 }
 
-/// Buffers that are reused once all their references are dropped: the kernel has to zero fresh
-/// memory, which for every page would cost a tenth of the time.
+/// Buffers that are reused once all their references are dropped: fresh memory, which the kernel has
+/// to zero, would take a tenth of the encoding time.
 #[derive(Default)]
 struct BufferPool(Vec<Bytes>);
 
@@ -81,7 +80,7 @@ impl BufferPool {
         let mut memory: Vec<u8> = unused.map_or_else(Vec::new, |at| self.0.swap_remove(at).into());
         memory.clear();
         if memory.capacity() < bytes {
-            // Not by `reserve`, which copies the old contents.
+            // Not `reserve`, which copies the old contents.
             memory = Vec::with_capacity(bytes + bytes / 8);
         }
         memory
@@ -104,14 +103,13 @@ fn number_data<'a>(form: &Form, indices: &'a mut Indices) -> Cow<'a, [u8]> {
 }
 
 impl Encoder {
-    /// An encoder; it may be used for any number of groups.
     pub fn new() -> Result<Self> {
         let zstd = zstd::bulk::Compressor::new(LEVEL);
         let zstd = zstd.map_err(|e| ParquetError::General(e.to_string()))?;
         Ok(Self {
             positions: Positions::default(),
             zstd,
-            spare: Vec::new(),
+            addr_buffer: Vec::new(),
             dictionaries: BufferPool::default(),
             data: BufferPool::default(),
             chunks: Default::default(),
@@ -156,21 +154,21 @@ impl Encoder {
         if let Some(addr) = group.addresses.plain() {
             add_pages(addr, group.kind.as_slice(), pages);
             let range = range(addr.iter().min(), addr.iter().max());
-            let mut page = self.spare();
+            let mut page = self.take_addr_buffer();
             byte_stream_split(addr, &mut page);
             let column = self.chunk(ADDR, rows, None, &page, Encoding::BYTE_STREAM_SPLIT, range);
-            self.spare = page;
+            self.addr_buffer = page;
             return column;
         }
         let entries = group.addresses.dictionary(&mut self.positions, pages);
-        let page = packed(self.spare(), rows, 16, |page| {
+        let page = packed(self.take_addr_buffer(), rows, 16, |page| {
             group.addresses.write_indices(&self.positions, page);
         });
         let range = range(entries.first(), entries.last());
         let plain: Vec<u8> = entries.iter().flat_map(|a| a.to_le_bytes()).collect();
         let dictionary = Some((&plain[..], entries.len()));
         let column = self.chunk(ADDR, rows, dictionary, &page, Encoding::RLE_DICTIONARY, range);
-        self.spare = page;
+        self.addr_buffer = page;
         column
     }
 
@@ -180,7 +178,7 @@ impl Encoder {
         by_kind: &[u64; Kind::ALL.len()],
         data: &[u8],
     ) -> Result<Column> {
-        // The last kind occurs only in traces of virtual machines; others do not name it.
+        // Only traces of virtual machines have the last kind; other dictionaries omit it.
         let last = Kind::KernelFetch as usize;
         let kinds = if by_kind[last] > 0 { &Kind::ALL[..] } else { &Kind::ALL[..last] };
         let names: Vec<u8> = kinds
@@ -194,7 +192,7 @@ impl Encoder {
         self.chunk(KIND, rows, dictionary, data, Encoding::RLE_DICTIONARY, None)
     }
 
-    /// Encode `size` or `instr`. Plain numbers get a dictionary if 65,536 entries suffice.
+    /// Encode `size` or `instr`. [`Form::Plain`], too, gets a dictionary if 65,536 entries suffice.
     fn number_column(
         &mut self,
         column: usize,
@@ -215,7 +213,7 @@ impl Encoder {
         }
     }
 
-    /// Encode `thread`, with one look-up of the index per run.
+    /// Encode `thread` from runs (thread and length).
     fn thread_column(&mut self, runs: &[(u32, usize)]) -> Result<Column> {
         let rows = runs.iter().map(|&(_, length)| length).sum();
         let mut entries: Vec<u32> = runs.iter().map(|&(thread, _)| thread).collect();
@@ -278,8 +276,8 @@ impl Encoder {
         };
         let data = CompressedPage::new(page, data.len());
         let memory = &mut self.chunks[column];
-        let max_length = |page: &CompressedPage| page.compressed_size() + 64;
-        let room = max_length(&data) + dictionary.as_ref().map_or(0, max_length);
+        let with_header = |page: &CompressedPage| page.compressed_size() + 64;
+        let room = with_header(&data) + dictionary.as_ref().map_or(0, with_header);
         let mut bytes = memory.take(room);
         let mut pages = CheckedPages(&mut bytes);
         let mut uncompressed = 0i64;
@@ -321,11 +319,11 @@ impl Encoder {
         Ok((memory.share(bytes), close))
     }
 
-    /// Memory for a page of addresses. The caller returns it to `self.spare`.
-    fn spare(&mut self) -> Vec<u8> {
-        let mut spare = std::mem::take(&mut self.spare);
-        spare.clear();
-        spare
+    /// An empty buffer for the `addr` data page. The caller returns it to `self.addr_buffer`.
+    fn take_addr_buffer(&mut self) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut self.addr_buffer);
+        buffer.clear();
+        buffer
     }
 }
 
@@ -361,7 +359,7 @@ fn indices(values: &[u32]) -> Option<(Vec<u32>, Vec<u8>)> {
     Some((entries, page))
 }
 
-/// A page of indices into a dictionary of `entries`, with 8 or 16 bits each.
+/// A page of indices into a dictionary of length `entries`, with 8 or 16 bits each.
 fn index_page(count: usize, entries: usize, indices: impl Iterator<Item = u16>) -> Vec<u8> {
     if entries <= 256 {
         packed(Vec::new(), count, 8, |page| page.extend(indices.map(|index| index as u8)))
@@ -371,7 +369,7 @@ fn index_page(count: usize, entries: usize, indices: impl Iterator<Item = u16>) 
 }
 
 /// Append the 4 KiB pages of `addr` to `pages`, each with the kinds that touched it (one bit each).
-/// A page may appear several times, but rarely does.
+/// A page may appear several times.
 fn add_pages(addr: &[u64], kind: &[u8], pages: &mut Vec<(u64, u8)>) {
     const NONE: (u64, u8) = (u64::MAX, 0);
     const SLOTS: usize = 1 << 10;

@@ -21,7 +21,7 @@ use crate::file;
 /// hostile header may claim 2 GiB, and a few kilobytes can decompress to that.
 const MAX_PAGE: u64 = 64 << 20;
 
-/// An open Parquet file.
+/// An open, untrusted Parquet file.
 pub(crate) struct Foreign {
     /// Its footer.
     pub(crate) metadata: ParquetMetaData,
@@ -58,13 +58,12 @@ impl Foreign {
     }
 }
 
-/// A file that is read at offsets. Its readers share the descriptor, but not a position.
+/// A file whose readers share the descriptor, but not its position.
 struct SharedFile {
     file: Arc<File>,
     length: u64,
 }
 
-/// Reads a file from an offset on.
 pub(crate) struct OffsetReader {
     file: Arc<File>,
     offset: u64,
@@ -149,7 +148,7 @@ fn uncompressed_size(header: &[u8]) -> Option<u64> {
     (size & 1 == 0).then_some(size >> 1)
 }
 
-/// Read a variable-length number of at most nine bytes. Returns the number and its length in bytes.
+/// Read a LEB128 number of at most nine bytes. Returns the number and its length in bytes.
 pub(super) fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0u64;
     for (index, byte) in bytes.iter().take(9).enumerate() {

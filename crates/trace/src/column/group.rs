@@ -22,7 +22,7 @@ const PAGE: u64 = 1 << PAGE_SHIFT;
 /// A group with this many records reserves room for a full group.
 const LARGE: usize = 1 << 16;
 
-/// A row group being gathered. [`Group::clear`] keeps the memory.
+/// A row group being gathered.
 #[derive(Default)]
 pub struct Group {
     pub(super) addresses: Addresses,
@@ -73,8 +73,7 @@ impl Group {
         })
     }
 
-    /// Append records of `narrow` from index `from` on, until the group is full. Returns the number
-    /// appended.
+    /// [`Self::extend`] for a narrow batch.
     pub fn extend_narrow(&mut self, narrow: NarrowBatch<'_>, from: usize) -> usize {
         self.fill(from, narrow.len(), |group, slice| {
             let NarrowBatch { addr, kind, size, instr, thread } = narrow.part(slice);
@@ -116,13 +115,13 @@ impl Group {
     pub(super) fn by_kind(&self) -> [u64; Kind::ALL.len()] {
         let mut counts = [0; Kind::ALL.len()];
         for kinds in self.kind.as_slice().chunks(SLICE) {
-            let mut left = kinds.len() as u64;
+            let mut uncounted = kinds.len() as u64;
             for (kind, count) in Kind::ALL.into_iter().zip(&mut counts) {
-                // Kernel kinds are last and rare, so that `left` is usually 0 by then.
-                if left > 0 {
+                // Kernel kinds are last and rare: by then, usually all are counted.
+                if uncounted > 0 {
                     let found = count_of(kinds, kind as u8);
                     *count += found;
-                    left -= found;
+                    uncounted -= found;
                 }
             }
         }
@@ -369,7 +368,6 @@ mod tests {
             prop_assert_eq!(&wide_pages, &expected);
         }
 
-        /// For any numbers, and any number of unused bytes.
         #[test]
         fn numbers_are_stored_without_loss(
             narrow in 0u32..300,

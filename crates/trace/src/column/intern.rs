@@ -18,7 +18,7 @@ const MIN_RECORDS: usize = ROW_GROUP / 8 * 7;
 /// blocks fits the L1 cache, and [`Addresses::marks`] takes at most 16 MiB.
 const BLOCK_SHIFT: u32 = 8;
 const BLOCK: usize = 1 << BLOCK_SHIFT;
-/// Addresses looked up before the new ones among them are added.
+/// Addresses looked up in one pass, before the new ones are added.
 const SLICE: usize = 1 << 11;
 /// Sentinel: an address whose block is not in the first slot probed. No code has this value, because
 /// a group has at most as many blocks as records.
@@ -157,7 +157,6 @@ impl Addresses {
         count
     }
 
-    /// The addresses themselves, if there are too many distinct ones for a dictionary.
     pub(super) fn plain(&self) -> Option<&[u64]> {
         (!self.plain.is_empty()).then_some(&self.plain)
     }
@@ -243,7 +242,6 @@ mod tests {
     }
 
     proptest! {
-        /// For any slices, the results are those of a sorted set and a binary search.
         #[test]
         fn indices_are_positions_in_a_sorted_set(
             records in prop::collection::vec((addr(), 0u8..5), 1..3000),
@@ -278,7 +276,6 @@ mod tests {
         }
     }
 
-    /// As many distinct addresses as fit a dictionary, and one more.
     #[test]
     fn the_first_excess_address_ends_a_long_group_or_the_dictionary() {
         // From 14 repeats on, the group has `MIN_RECORDS`.

@@ -93,7 +93,7 @@ fn start(page: &mut Vec<u8>, count: usize, bits: u8) {
     varint(page, count.div_ceil(8) << 1 | 1);
 }
 
-/// Append `value` as a variable-length number.
+/// Append `value` in LEB128.
 pub(super) fn varint(bytes: &mut Vec<u8>, mut value: usize) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);

@@ -74,7 +74,6 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// However records are split into batches, narrow or not, the same bytes are written.
     #[test]
     fn the_encoding_does_not_depend_on_batches(
         records in prop::collection::vec(record(), 1..3000),

@@ -1,4 +1,4 @@
-//! CSV: `addr,kind,size,thread,instr`, addresses hexadecimal. Loses nothing.
+//! CSV: `addr,kind,size,thread,instr`, addresses hexadecimal.
 
 use std::io::{self, Write};
 

@@ -1,6 +1,4 @@
 //! Dinero IV, extended din (`-informat D`): `r|w|i address size`, hexadecimal.
-//!
-//! Loses threads, instruction counts, and which references are the kernel's.
 
 use std::io::{self, Write};
 

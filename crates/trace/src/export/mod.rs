@@ -66,9 +66,8 @@ impl From<&Request> for Options {
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Kinds of references to export.
     pub kinds: KindSet,
-    /// Stop after this many references of those kinds.
+    /// Stop after this many references of `kinds`.
     pub max_refs: Option<u64>,
     /// Bytes in a page, a power of two, for formats that contain page numbers. Default 4096.
     pub page_bytes: Option<u64>,
@@ -88,7 +87,6 @@ pub enum Target {
 }
 
 impl Target {
-    /// Turn it into a buffered stream.
     fn into_stream(self) -> Box<dyn Write> {
         match self {
             Target::File(file) => Box::new(BufWriter::with_capacity(1 << 18, file)),
@@ -99,17 +97,17 @@ impl Target {
 
 /// A format of another tool.
 pub trait Exporter: Sync {
-    /// Name on the command line, the same as of the importer.
+    /// Name on the command line, the same as the importer's.
     fn name(&self) -> &'static str;
     /// What it is, for help and docs.
     fn summary(&self) -> &'static str;
     /// The parts of a record that it cannot represent, for help and docs.
     fn loses(&self) -> &'static str;
-    /// Whether the format contains page numbers, which requires `page_bytes`.
+    /// Whether the format contains page numbers; if not, [`Options::page_bytes`] is refused.
     fn has_page_numbers(&self) -> bool {
         false
     }
-    /// Whether it writes at any offset, which is impossible on standard output.
+    /// Whether it writes at any offset, and so cannot write to standard output.
     fn needs_file(&self) -> bool {
         false
     }
@@ -137,7 +135,7 @@ pub fn by_name(name: &str) -> Result<&'static dyn Exporter> {
 /// Export the trace folder `from` to the file `to` (`-`: standard output) in the format `name`.
 /// Returns the number of references exported.
 ///
-/// `on_progress` is called about every million references with the number so far. Its error stops
+/// `on_progress` is called about every million references with the number so far; an error stops
 /// the export.
 ///
 /// # Errors

@@ -2,8 +2,7 @@
 //!
 //! Packed little-endian records of 24 bytes: time u32, id u64 (page number), size u32 (page bytes),
 //! next i64 (number of the next request for the page, -1 if none). Time is the number of the
-//! request divided by 10^6: a million requests per second, as there is no clock. Loses kinds,
-//! sizes, threads and instruction counts.
+//! request divided by 10^6: a million requests per second, as there is no clock.
 //!
 //! When the next request for a page occurs, `next` of the previous one is set: in memory for the last
 //! [`WINDOW`] requests, otherwise in the file, in sorted batches. Needs memory for the window and one
@@ -59,7 +58,6 @@ pub(super) struct Requests {
     window: usize,
     /// The latest requests: page and next.
     recent: VecDeque<(u64, i64)>,
-    /// Requests so far.
     count: u64,
     /// Requests that are already in the file.
     written: u64,

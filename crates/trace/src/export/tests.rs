@@ -10,7 +10,7 @@ use crate::info::Source;
 use crate::record::Kind;
 use crate::writer::{Writer, WriterOptions};
 
-/// References of any kind, on few pages, so that pages repeat, or up to the end of the address space.
+/// References on a few pages, or anywhere up to the end of the address space.
 fn record() -> impl Strategy<Value = Record> {
     let addr = prop_oneof![0u64..20_000, any::<u64>(), Just(u64::MAX)];
     (addr, 0u8..5, 1u16..=9000, 0u32..4, any::<u32>()).prop_map(
@@ -97,7 +97,7 @@ proptest! {
         prop_assert_eq!(round_trip("oracle-general", &records, &options), expected);
     }
 
-    /// With a window of a few requests `next` is also set in the file, late and in any order.
+    /// With a window of a few requests, `next` is also set in the file, late and in any order.
     #[test]
     fn next_is_the_next_request_to_the_page(
         pages in prop::collection::vec(0u64..12, 1..200),

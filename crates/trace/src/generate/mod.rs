@@ -329,7 +329,7 @@ impl Iterator for Stream {
 
 /// Generate `params.refs` references with the generator `name` into a new trace folder `to`.
 ///
-/// `on_progress` is called about every million references with the number so far. Its error stops
+/// `on_progress` is called about every million references with the number so far; an error stops
 /// the run. If the run fails, nothing is left at `to`.
 pub fn generate(
     name: &str,

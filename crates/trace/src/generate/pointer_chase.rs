@@ -1,6 +1,6 @@
 //! `pointer-chase`: one node per page, linked in one random cycle.
 //!
-//! The order of nodes is a bijection chosen by the seed (`permutation`): every cycle visits each
+//! The order of nodes is a bijection chosen by the seed (`permutation`): every round visits each
 //! page exactly once, in the same order, which is the worst case for LRU and for any prefetcher.
 //! The seed also chooses a node's offset in its page. Threads start at equal distances in the
 //! cycle.
@@ -25,6 +25,7 @@ impl Generator for PointerChase {
             step: params.share(thread, params.pages),
             pages: params.pages,
             page_bytes: params.page_bytes,
+            // ASCII "node": offsets do not depend on the order.
             seed: mix64(params.seed ^ 0x6e6f_6465),
         }))
     }

@@ -52,7 +52,7 @@ impl Rng {
         loop {
             let product = u128::from(self.next_u64()) * u128::from(bound);
             let low = product as u64;
-            // Reject the draws with the 2^64 mod bound lowest low halves, which are in excess.
+            // 2^64 mod `bound` draws are in excess: reject those with the lowest `low`.
             if low >= bound || low >= bound.wrapping_neg() % bound {
                 return (product >> 64) as u64;
             }

@@ -168,7 +168,7 @@ fn digest(records: &[Record]) -> u64 {
     hash
 }
 
-/// The same seed gives the same references in every version: these digests must never change.
+/// These digests must never change.
 #[test]
 fn a_seed_gives_the_same_references_in_every_version() {
     let expected: &[(&str, u64)] = &[

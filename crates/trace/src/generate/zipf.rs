@@ -66,7 +66,7 @@ impl Walk for Draw {
 struct Ranks {
     n: u64,
     alpha: f64,
-    /// H(1.5) - 1 and H(n + 0.5): the bounds of the area to draw from.
+    /// Bounds of the area to draw from: H(1.5) - 1 and H(n + 0.5), where H is [`Self::area`].
     area_min: f64,
     area_max: f64,
     /// A draw at most this far below its rank is accepted without a further test.

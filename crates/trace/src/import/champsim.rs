@@ -65,8 +65,8 @@ impl Importer for ChampSim {
         let mut count = 0;
         for record in head.records(self.size) {
             let ip = address(record);
-            let user = ip != 0 && (ip >> 48 == 0 || ip >> 47 == 0x1_ffff);
-            if !user || flags(record).is_err() {
+            let plausible = ip != 0 && (ip >> 48 == 0 || ip >> 47 == 0x1_ffff);
+            if !plausible || flags(record).is_err() {
                 return false;
             }
             count += 1;

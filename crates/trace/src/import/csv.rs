@@ -1,10 +1,10 @@
 //! CSV with named columns, comma-separated, one record per line.
 //!
 //! The first line names the columns, in any order: `addr` (required), `kind` (`load`, `store`,
-//! `fetch`, `kernel-load`, `kernel-store`, or `r` `w` `i`; default load), `size` (default 1),
-//! `thread` (an index below 2^20; default 0), `tid` (any number; numbered in order of appearance;
-//! not with `thread`), `instr` (default 0). Other columns are errors. Numbers are decimal, or
-//! hexadecimal with `0x`. Fields may be quoted, but not span lines.
+//! `fetch`, `kernel-load`, `kernel-store`, `kernel-fetch`, or `r` `w` `i`; default load), `size`
+//! (default 1), `thread` (an index below 2^20; default 0), `tid` (any number; numbered in order of
+//! appearance; not with `thread`), `instr` (default 0). Other columns are errors. Numbers are decimal,
+//! or hexadecimal with `0x`. Fields may be quoted, but not span lines.
 
 use csv_core::{ReadRecordResult, Reader};
 
@@ -60,14 +60,16 @@ const COLUMNS: [(&str, Column); 6] = [
 
 struct Lines {
     reader: Reader,
+    /// Fields of the current line, unquoted and joined.
     text: Vec<u8>,
+    /// End of each field in `text`.
     ends: [usize; 8],
     columns: Option<Vec<Column>>,
     threads: Threads,
 }
 
 impl Lines {
-    /// Split `line`. Returns the number of fields, whose ends are in `ends`.
+    /// Split `line` into `text` and `ends`. Returns the number of fields.
     fn split(&mut self, line: &[u8]) -> Result<usize, Bad> {
         self.reader.reset();
         let (mut input, mut written, mut fields) = (line, 0, 0);

@@ -2,7 +2,7 @@
 //!
 //! A record is its type and size (2 bytes each) and an address or value (8 bytes), little-endian, as
 //! in `clients/drcachesim/common/trace_entry.h`. An instruction is a fetch and counts one
-//! instruction; a further iteration of a string instruction, which is not fetched again, does not.
+//! instruction; further iterations of a string instruction are neither fetched nor counted.
 //! A reference whose size DynamoRIO does not know (`xsave`: 0) touches one byte. References between
 //! the markers of a system call's or context switch's trace, or of code in the upper half of the
 //! address space, are the kernel's: instructions and loads become `kernel-load`, stores
@@ -26,8 +26,8 @@ const EXIT: u16 = 23;
 pub(super) const PROCESS: u16 = 24;
 const HEADER: u16 = 25;
 pub(super) const MARKER: u16 = 28;
-const NOT_FETCHED: u16 = 29;
-const PERHAPS_FETCHED: u16 = 30;
+const NO_FETCH: u16 = 29;
+const MAYBE_FETCH: u16 = 30;
 /// The first type that version 7 does not define.
 const UNKNOWN: u16 = 50;
 /// Maximum version in a valid header, with room for versions later than the known one, 7.
@@ -49,7 +49,7 @@ pub(super) fn record(bytes: &[u8]) -> (u16, u16, u64) {
     (half(0), half(2), value)
 }
 
-/// The kind of a reference of the kernel. Its instructions count as loads.
+/// The kind of a kernel reference; fetches become loads.
 fn kernel_kind(kind: Kind) -> Kind {
     if kind == Kind::Store { Kind::KernelStore } else { Kind::KernelLoad }
 }
@@ -154,8 +154,8 @@ impl Parser for Entries {
             WRITE => self.add(Kind::Store, value, size, out),
             // Instructions by kind of branch; 31 is `sysenter`.
             10..=16 | 31 | 48 | 49 => self.execute(value, size, true, out),
-            NOT_FETCHED => self.execute(value, size, false, out),
-            PERHAPS_FETCHED => self.execute(value, size, value != self.state.at, out),
+            NO_FETCH => self.execute(value, size, false, out),
+            MAYBE_FETCH => self.execute(value, size, value != self.state.at, out),
             BUNDLE => {
                 let lengths = value.to_le_bytes();
                 let lengths = lengths.get(..size.into());
@@ -234,9 +234,9 @@ mod tests {
                     (WRITE, 0, 0x7fdf_64e2_b000),
                     // A string instruction and its further iteration.
                     (INSTRUCTION, 2, 0x40_4a85),
-                    (NOT_FETCHED, 2, 0x40_4a85),
-                    (PERHAPS_FETCHED, 2, 0x40_4a85),
-                    (PERHAPS_FETCHED, 5, 0x40_4a87),
+                    (NO_FETCH, 2, 0x40_4a85),
+                    (MAYBE_FETCH, 2, 0x40_4a85),
+                    (MAYBE_FETCH, 5, 0x40_4a87),
                     (BUNDLE, 2, 0x0102),
                     // A prefetch, a flush, an address without a fetch.
                     (5, 1, 0x10),

@@ -160,7 +160,7 @@ impl<'a> Input<'a> {
         Self { place, reader, compression, buffer, start: 0, end: 0, offset: 0, ended: false }
     }
 
-    /// Read this many bytes at a time. Nothing must have been read.
+    /// Read this many bytes at a time. Call it before the first read.
     pub(super) fn with_buffer(mut self, bytes: usize) -> Self {
         self.buffer = vec![0; bytes];
         self

@@ -23,7 +23,6 @@ struct Stream {
     names: [Vec<u8>; 2],
 }
 
-/// The files of a folder.
 pub(super) struct Merged {
     streams: Vec<Stream>,
     /// Time and index of the stream that is being read.

@@ -92,11 +92,11 @@ impl From<&Request> for Options {
 
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Bad records to skip (and count) before the import fails.
+    /// Bad records to skip before the import fails.
     pub skip_bad: u64,
     /// Stop after this many references.
     pub max_refs: Option<u64>,
-    /// Bytes per object id (formats that contain ids instead of addresses).
+    /// Bytes per object id, for formats that contain ids instead of addresses. Default 4096.
     pub object_bytes: Option<u64>,
 }
 
@@ -119,11 +119,10 @@ impl From<String> for Bad {
 /// How a stream is split into frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// Lines of text of at most [`MAX_LINE`] bytes. Blank lines are skipped. With `final_newline`,
-    /// a last line without a newline is a truncated record: tools always write the newline, and
-    /// half an address still looks like an address.
+    /// Lines of text of at most [`MAX_LINE`] bytes. Blank lines are skipped.
     Lines {
-        /// Whether the last line must end in a newline.
+        /// Whether a last line without a newline is a truncated record: half an address still looks
+        /// like an address.
         final_newline: bool,
     },
     /// Binary records of this many bytes.
@@ -243,7 +242,7 @@ pub struct Summary {
     pub processes: Vec<u32>,
 }
 
-/// Counts bad records, up to the number allowed.
+/// Skips and counts bad records, up to the number allowed.
 struct BadRecords<'a> {
     place: &'a str,
     importer: &'a dyn Importer,
@@ -385,7 +384,7 @@ fn check(records: &[Record]) -> Result<(), Bad> {
 /// Import the file or folder `from` (`-`: standard input) into a new trace folder `to`.
 ///
 /// Without `format`, the format is detected. `on_progress` is called about every million references
-/// with the number so far. Its error stops the import. If the import fails, nothing is left at `to`.
+/// with the number so far; an error stops the import. If the import fails, nothing is left at `to`.
 pub fn import(
     from: &Path,
     to: &Path,

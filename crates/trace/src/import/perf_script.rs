@@ -67,6 +67,7 @@ impl Parser for Lines {
         let mut words = text::words(line);
         let (pid, tid) = words.find_map(ids).ok_or(Bad::from("no pid/tid"))?;
         let mut word = words.next().unwrap_or_default();
+        // The processor, if selected, precedes the time.
         if matches!(word, [b'[', digits @ .., b']'] if decimal(digits).is_ok()) {
             word = words.next().unwrap_or_default();
         }

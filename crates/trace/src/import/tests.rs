@@ -89,7 +89,7 @@ pub(super) fn zip(files: &[&[u8]], after: bool) -> Vec<u8> {
         archive.push(b'a' + index as u8);
         archive.extend(packed);
         if after {
-            // With and without its signature; sizes of 4 and 8 bytes.
+            // A data descriptor with a signature and sizes of 4 bytes, or without one and 8 bytes.
             if index % 2 == 0 {
                 archive.extend_from_slice(b"PK\x07\x08");
                 archive.extend_from_slice(&sizes);

@@ -70,7 +70,6 @@ pub(super) struct Pool {
     submitted: u64,
     completed: u64,
     spare: Vec<Group>,
-    /// Declared after the workers, whose references to it are dropped first.
     output: Arc<Mutex<OrderedSink>>,
 }
 
@@ -129,7 +128,7 @@ impl Pool {
         if let Some(work) = &self.work
             && number - self.completed < max_pending as u64
         {
-            // Workers end only when this sender is dropped, so that the send cannot fail.
+            // `self.queue` keeps the receiver, so that the send cannot fail.
             let _ = work.send((number, group));
             return Ok(());
         }

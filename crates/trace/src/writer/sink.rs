@@ -27,8 +27,7 @@ pub(super) struct Sink {
     pub(super) output: Output,
     /// Its current path.
     pub(super) dir: PathBuf,
-    /// It is written at its final path from the start, marked incomplete. Otherwise it is a temporary
-    /// folder, which `output` renames or removes.
+    /// [`super::WriterOptions::in_place`].
     pub(super) in_place: bool,
     pub(super) part_records: usize,
     pub(super) info: Info,
@@ -158,6 +157,7 @@ impl Sink {
         self.replaced.take().map_or(Ok(()), |old| folder::remove(&old))
     }
 
+    /// Write the table of events and `trace.json`.
     pub(super) fn store(&mut self) -> Result<()> {
         let (regions, trace_json) = self.prepare()?;
         if self.final_store {
