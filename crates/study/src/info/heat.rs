@@ -23,7 +23,6 @@ pub struct AddressBin {
     pub pages: u64,
 }
 
-/// Touches by address and time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeatMap {
     /// Number of columns of `counts`.

@@ -82,7 +82,7 @@ pub struct Mix {
 /// Contents of a trace, as `nearfar info --format json` prints them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// The trace folder.
+    /// Trace folder.
     pub trace: String,
     /// Origin of the trace.
     pub source: Source,
@@ -267,7 +267,7 @@ pub fn summarize(
     Ok((summary, heat_map))
 }
 
-/// Two threads, or one if no other can be started.
+/// Two threads, or none if they cannot be started: closures then run one after the other.
 pub(crate) struct TwoThreads(Option<rayon::ThreadPool>);
 
 impl TwoThreads {
@@ -275,7 +275,6 @@ impl TwoThreads {
         Self(rayon::ThreadPoolBuilder::new().num_threads(2).build().ok())
     }
 
-    /// Run both closures, in parallel if possible.
     fn join<A: Send, B: Send>(
         &self,
         one: impl FnOnce() -> A + Send,

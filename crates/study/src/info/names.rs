@@ -1,7 +1,7 @@
 //! Names of addresses: the mappings of each process at the current position in the trace.
 //!
-//! With region events, a page has the name of its mapping. Without (imported and generated traces),
-//! adjacent touched 2 MiB blocks make one region, named by its addresses.
+//! With region events, a page has the name of its mapping. Without events (imported and generated
+//! traces), adjacent touched 2 MiB blocks make one region, named by its addresses.
 
 use std::collections::HashMap;
 

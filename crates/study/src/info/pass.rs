@@ -38,7 +38,7 @@ pub struct Pass {
     pub touched_pages: Vec<u64>,
     /// (page id, region) of pages that were touched in several regions.
     multiple: FxHashSet<(u32, u32)>,
-    /// Number of events so far; any event may change the region of a page.
+    /// Incremented at events, which may change the region of any page.
     pub epoch: u32,
     bin: u16,
     /// Number of intervals in the window of a working set.

@@ -57,7 +57,6 @@ struct Block {
     state: u8,
 }
 
-/// Touched blocks of all address spaces.
 #[derive(Default)]
 pub struct Blocks {
     shift: u32,
@@ -252,7 +251,6 @@ impl Blocks {
         blocks
     }
 
-    /// Apply an event of the trace.
     pub fn apply(&mut self, event: &RegionEvent) {
         let mut effects = std::mem::take(&mut self.effects);
         self.spaces.apply(event, &mut effects);

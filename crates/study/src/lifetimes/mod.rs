@@ -24,8 +24,8 @@
 //!   blocks of the page are discarded and no other page has its frame.
 //! * `move` moves a page if all its touched blocks move by a multiple of the page size. Otherwise,
 //!   moved blocks stay in their page.
-//! * Memory that no event maps is private memory that has a frame from the first reference. So
-//!   has all private memory in a filtered trace, which lacks the stores that hit CPU caches.
+//! * Memory that no event maps is private memory that has a frame from the first reference. The
+//!   same holds for all private memory in a filtered trace, which lacks the stores that hit CPU caches.
 //!
 //! Within one event, blocks end in ascending order of addresses.
 //!

@@ -53,7 +53,6 @@ struct Frame {
 /// Selects the simulated frames by the number of their first page.
 pub type FrameFilter = dyn Fn(u64) -> bool + Send;
 
-/// Pages of one size.
 #[derive(Default)]
 pub struct PageTable {
     shift: u32,
@@ -289,7 +288,8 @@ impl PageTable {
         }
     }
 
-    /// Remove the frame of a page.
+    /// Remove the frame of a page. With its last page the frame is freed, unless it `stays` and its
+    /// content is not `removed`.
     fn leave_frame(&mut self, page: u32, removed: bool) {
         let frame = std::mem::replace(&mut self.pages[page as usize].frame, NO_FRAME);
         let Some(known) = self.frames.get_mut(frame as usize) else { return };
@@ -349,7 +349,6 @@ impl PageTable {
         });
     }
 
-    /// Undo the discard of a block.
     fn undo_discard(&mut self, block: u32) {
         let page = self.page_of[block as usize];
         if !self.lazy.is_empty() && self.lazy.remove(&block) {

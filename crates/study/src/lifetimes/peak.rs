@@ -26,7 +26,6 @@ impl Peak {
         self.peak_frames = self.peak_frames.max(self.table.used());
     }
 
-    /// Current resident bytes.
     pub fn now_bytes(&self) -> u64 {
         self.table.used() << PAGE
     }

@@ -1,4 +1,4 @@
-//! A cache of blocks whose further references have no effect.
+//! A cache of blocks to which further references have no effect.
 
 const SLOTS: usize = 1 << 12;
 const EMPTY: u64 = u64::MAX;

@@ -36,7 +36,6 @@ pub enum Guest<'a> {
     Trace(&'a Reader),
 }
 
-/// How a pair is simulated.
 #[derive(Clone, Debug)]
 pub struct PairOptions {
     /// Requested shares, 0 to 1, of the smaller guest's pages that share the other's cache lines.
@@ -135,7 +134,7 @@ impl Prepared {
     }
 }
 
-/// Memory page of each page, for each guest.
+/// Memory page of each guest page, by guest.
 type Places = [Vec<u64>; 2];
 
 /// Run both guests on `memory`, which has a cache in front, from the node `from`.

@@ -18,7 +18,6 @@ pub struct Target {
     pub frame: u32,
 }
 
-/// State of a frame.
 #[derive(Clone, Copy, Default)]
 struct Frame {
     /// The next reference is the first to the frame.
@@ -30,7 +29,6 @@ struct Frame {
     void_once: bool,
 }
 
-/// A TLB and a memory.
 pub struct TlbAndMemory {
     first: Buffer,
     second: Option<Buffer>,
@@ -49,7 +47,6 @@ impl TlbAndMemory {
         }
     }
 
-    /// Apply an action of the page table.
     pub fn apply(&mut self, action: Action) {
         match action {
             Action::Shootdown { page, number } => {

@@ -19,7 +19,6 @@ pub enum Pages {
     Lives(Box<Lives>),
 }
 
-/// Pages with lifetimes.
 pub struct Lives {
     block_shift: u32,
     blocks: Blocks,

@@ -11,7 +11,6 @@ use crate::info::names::{self, Names, UNNAMED};
 /// log2 of the bytes of the smallest address range, unless a page is larger.
 pub const MIN_RANGE_SHIFT: u32 = 16;
 
-/// Counts by region, range and code.
 pub struct Tally {
     names: Names,
     counted: Counted,
@@ -28,7 +27,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Empty counts; `shift` is log2 of the page size.
+    /// `shift` is log2 of the page size.
     pub fn new(reader: &Reader, shift: u32) -> Result<Self> {
         Ok(Self {
             names: Names::new(reader)?,

@@ -2,7 +2,6 @@
 
 use crate::slot;
 
-/// Costs of an area.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AreaCosts {
     /// Waiting time of threads, before overlap, in picoseconds.
@@ -18,7 +17,7 @@ pub struct AreaCosts {
     pub page_ns: [f64; 2],
 }
 
-/// The areas, by number.
+/// Costs by area number.
 #[derive(Debug, Default)]
 pub struct Areas(Vec<AreaCosts>);
 

@@ -66,7 +66,6 @@ pub struct Time {
     pub map_ns: f64,
     /// First-level TLB misses that hit the second level.
     pub tlb_second_hits: u64,
-    /// Page walks.
     pub walks: u64,
     /// Peak bytes of private memory.
     pub resident_bytes: u64,

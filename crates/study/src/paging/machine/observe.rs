@@ -4,7 +4,6 @@ use nearfar_trace::Batch;
 
 use super::touches::Chunk;
 
-/// Observes the references of a trace.
 pub trait Observe {
     /// Whether to pass records that change no state to [`Observe::repeats`] first. Needs
     /// `Hierarchy::for_ages`, which finds every line in the first level.

@@ -63,7 +63,6 @@ impl Folios {
         self.folios.get_mut(folio as usize)
     }
 
-    /// Whether this is the huge zero page.
     pub fn is_zero(&self, folio: u32) -> bool {
         self.get(folio).is_some_and(|folio| folio.zero)
     }

@@ -12,7 +12,7 @@
 //! A first reference that reads maps a zero page, which takes no memory. If 2 MiB are allowed, this is
 //! the huge zero page, and the first write to any part of it allocates a huge page
 //! (`do_huge_zero_wp_pmd`, Linux 6.13; earlier kernels split it). Otherwise, it is the zero page of
-//! 4 KiB: the first write allocates 4 KiB (`do_wp_page`), even where larger pages are allowed.
+//! 4 KiB: the first write allocates 4 KiB (`do_wp_page`), even where other large pages are allowed.
 //!
 //! With a limit, memory is reclaimed ([`nearfar_kernel::thp::reclaim`], [`pressure`]); swap is read
 //! by 4 KiB pages.
@@ -126,7 +126,6 @@ pub struct Pages {
     pub faults: Faults,
     /// Faults that raised the peak of private memory.
     pub fills: Faults,
-    /// Events of huge pages and swap.
     pub events: Events,
     /// Number of huge pages that replaced the huge zero page.
     pub read_first: u64,
@@ -485,7 +484,6 @@ impl Pages {
     }
 }
 
-/// Remove the translation of a block.
 fn shoot_down(Block { number, order, .. }: Block, removed: &mut Vec<Removed>) {
     if removed.last() != Some(&(number, order)) {
         removed.push((number, order));
