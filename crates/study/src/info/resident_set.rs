@@ -1,4 +1,4 @@
-//! The resident set over the trace. Most touches do not change it; each page caches whether they can.
+//! The resident set over the trace. A mark per page lets most touches skip the update.
 
 use nearfar_trace::{KindSet, Reader, Result};
 

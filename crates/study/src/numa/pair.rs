@@ -256,6 +256,7 @@ fn hit_rates(
     let mut cache = MemorySideCache::new(frames * PAGE);
     let mut rngs = [Rng::stream(seed, 1), Rng::stream(seed, 2)];
     let longest = prepared[0].round().max(prepared[1].round());
+    // More random loads have a smaller sampling error.
     let rounds = if prepared.iter().any(|p| p.lines.is_some()) { 1 } else { 4 };
     let steps = longest * rounds;
     let mut hits = [0u64; 2];

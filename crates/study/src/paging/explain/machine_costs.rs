@@ -106,6 +106,7 @@ struct Places {
     names: Names,
     /// The thread of the previous record, unless an event followed.
     running: Option<usize>,
+    /// The thread of the current record.
     thread: usize,
     /// The current record is of the kernel.
     by_kernel: bool,

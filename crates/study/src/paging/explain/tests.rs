@@ -81,7 +81,7 @@ fn plain(reader: &Reader, options: &Options, processor: &Processor, lives: bool)
     sizes[0].1
 }
 
-/// On a processor, walks, second-level hits and fault times equal those of the machine's view, and
+/// On a processor, walks, second-level hits and fault times equal those of `--view machine`, and
 /// places sum to the total.
 fn check_on_machine(steps: &[Step], lives: bool) {
     let folder = tempfile::tempdir().unwrap();

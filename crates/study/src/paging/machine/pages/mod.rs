@@ -292,6 +292,7 @@ impl Pages {
             Backing::Unknown | Backing::Zeros => true,
             Backing::Object { private, .. } => private && written,
         };
+        // Files and shared memory have no private memory around.
         if !private || around == (0, 0) {
             if private {
                 self.small(number);
