@@ -1,4 +1,4 @@
-//! Declarations of the commands that this crate implements, for help, documentation and Python.
+//! The options and tables of the commands, for help, documentation and Python.
 
 use nearfar_schema::command::Command;
 use nearfar_schema::{Options, column};
@@ -7,7 +7,6 @@ use nearfar_trace::{export, generate, import};
 use crate::filter::View;
 use crate::{info, numa, paging, ssd, thp, tiering};
 
-/// The options of each command, and its tables by name.
 pub const COMMANDS: &[Command] = &[
     Command {
         name: "paging",

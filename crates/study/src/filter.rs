@@ -46,7 +46,7 @@ pub fn view(
     machine: &Machine,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<String> {
-    let (write_backs, more) = match filter {
+    let (write_backs, and_lines) = match filter {
         Filter::None => return Ok(Filter::choices().swap_remove(0).what),
         Filter::Cache => (false, ""),
         Filter::CacheWriteBacks => (true, ", and the lines they write back"),
@@ -54,11 +54,12 @@ pub fn view(
     let caches = machine.caches()?;
     cache(&Reader::open(from)?, to, &caches, write_backs, on_progress)?;
     let name = &machine.name;
-    Ok(format!("references that miss the CPU caches of {name} ({caches}){more}"))
+    Ok(format!("references that miss the CPU caches of {name} ({caches}){and_lines}"))
 }
 
-/// Write the references of the trace `from` that reach memory (see [`nearfar_hardware::cache`]) to
-/// `to`. Returns its `trace.json`. Instructions, processes and events are those of `from`.
+/// Write the references of the trace `from` that miss the caches ([`nearfar_hardware::cache`]) to
+/// `to`; with `write_backs`, also the lines that the caches write back. Instructions, processes and
+/// events are those of `from`. Returns the contents of `trace.json`.
 ///
 /// `on_progress` is called periodically with the records read so far; its error ends the run.
 ///
@@ -88,7 +89,7 @@ pub fn cache(
     while batches.next_into(&mut batch)? {
         let mut start = 0;
         while start < batch.len() {
-            // An event stays between the same references, so its record number changes.
+            // Fewer records precede the event in `to`.
             while events.peek().is_some_and(|event| event.at <= done) {
                 if let Some(mut event) = events.next() {
                     event.at = writer.records();
@@ -140,8 +141,8 @@ mod tests {
         let mut writer = Writer::create(&whole, source, WriterOptions::default()).unwrap();
         writer.thread_process(0, 1);
         writer.thread_process(1, 2);
-        // Cycle through 50 lines, ten references to each: the caches hold 16, so only the first of
-        // the ten misses. An event precedes every 40th reference.
+        // Cycle through 50 lines, ten references to each: the caches hold at most 16, so one of ten
+        // references misses. An event precedes every 40th reference.
         for i in 0..40_000u64 {
             if i.is_multiple_of(40) {
                 writer.region(map(i, i)).unwrap();

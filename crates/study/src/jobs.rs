@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use nearfar_trace::{Error, Result};
 
-/// A job reports its work (references, accesses) since the previous call, and stops with the error
-/// that this returns.
+/// Reports the work of a job (references or accesses) since the previous call. If it returns an error,
+/// the job must return that error.
 pub type Advance<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// Interval between two calls of `on_progress`.
@@ -18,12 +18,12 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// results in the order of `items`. The number of threads changes neither results nor errors.
 ///
 /// `on_progress` is called on the calling thread, about ten times a second and at the end, with the
-/// work of all jobs so far. With one thread, or one item, the jobs run on the calling thread too.
+/// total work of all jobs so far. With one thread or one item, jobs run on the calling thread too.
 ///
 /// # Errors
 /// * The error of `on_progress`: every job is stopped.
-/// * Otherwise the error of the first item, in order, that fails: later items are stopped or not
-///   started. Earlier items continue, because one of them may still fail.
+/// * Otherwise the error of the first item, in order, that fails. Later items are stopped or not
+///   started; earlier items continue, because they may still fail.
 pub fn run<I: Sync, T: Send>(
     items: &[I],
     threads: usize,
@@ -61,7 +61,7 @@ pub fn run<I: Sync, T: Send>(
                 }
             };
             match thread::Builder::new().spawn_scoped(scope, work) {
-                // The threads that did start run all items.
+                // The started threads run all items.
                 Err(_) if number > 0 => break,
                 Err(e) => {
                     let what = format!("no thread can be started: {e}");
@@ -87,7 +87,7 @@ pub fn run<I: Sync, T: Send>(
             }
         }
         status?;
-        // Every item before the first error has a result; `collect` returns that error.
+        // Every item before the first error has a result, so `collect` returns that error.
         results.into_iter().flatten().collect()
     })
 }
@@ -100,7 +100,6 @@ pub(crate) fn pool(threads: usize) -> Result<rayon::ThreadPool> {
         .map_err(|e| Error::input("--threads", e.to_string(), "give fewer threads"))
 }
 
-/// Run the jobs one after the other on this thread.
 fn run_here<I, T>(
     items: &[I],
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
@@ -158,8 +157,8 @@ mod tests {
         }
     }
 
-    /// Three jobs at once. The second fails and stops the third, which is endless. The first
-    /// continues, and its error is reported if it fails later.
+    /// Three concurrent jobs. The second fails and stops the third, which is endless. The first job
+    /// continues; if it fails later, its error is returned.
     #[test]
     fn the_first_error_in_order_is_returned_and_stops_later_jobs() {
         for first_fails in [true, false] {

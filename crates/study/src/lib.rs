@@ -15,7 +15,7 @@ pub mod tiering;
 /// Default of `--slowdown`: accepted slowdown relative to unlimited (fast) memory.
 pub const SLOWDOWN: &str = "5%";
 
-/// The element at `index` of `table`, which is extended by default values if it is shorter.
+/// The element at `index` of `table`, which grows by default values as needed.
 #[inline]
 fn slot<T: Default>(table: &mut Vec<T>, index: u32) -> &mut T {
     let index = index as usize;

@@ -13,35 +13,33 @@ pub const ROWS: usize = 256;
 /// One row: touched pages from `addr_low` up to, but not including, `addr_high`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AddressBin {
-    /// First byte of its first page.
+    /// First byte of the first page.
     pub addr_low: u64,
-    /// Byte after its last page; may be 2^64.
+    /// Byte after the last page; may be 2^64.
     pub addr_high: u128,
-    /// Name of its region; of several, the one with most pages and the number of others.
+    /// Name of the region with most pages, and the number of other regions.
     pub label: String,
     /// Touched pages.
     pub pages: u64,
 }
 
-/// Touches by address and time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeatMap {
     /// Number of columns of `counts`.
     pub time_bins: usize,
     /// Rows of `counts`, by ascending address.
     pub address_bins: Vec<AddressBin>,
-    /// `counts[row][time]`: records that touched the row; a record that crosses a border counts in
-    /// both rows.
+    /// `counts[row][time]`: records that touched the row; a record can count in several rows.
     pub counts: Vec<Vec<u64>>,
     /// Records per column; the last one may have fewer.
     pub records_per_bin: u64,
-    /// Start of each column and end of the last one in seconds of the capture, if known.
+    /// Start of each column and end of the last one, in seconds since the first record, if known.
     pub seconds: Option<Vec<f64>>,
 }
 
 /// Divide touched pages, given as (page, region) in ascending order of pages, into at most [`ROWS`]
-/// rows. Returns the number of pages of each row. A row has one region, unless there are more runs
-/// of regions than rows.
+/// rows. Returns the number of pages of each row. A row has one region, unless there are more than
+/// [`ROWS`] runs of pages with one region.
 pub fn divide(pages: &[(u64, u32)]) -> Vec<usize> {
     let runs: Vec<usize> = pages.chunk_by(|a, b| a.1 == b.1).map(<[_]>::len).collect();
     if runs.len() > ROWS {
@@ -113,8 +111,8 @@ impl Rows {
 
 const _: () = assert!(ROWS.is_power_of_two());
 
-/// Fill the map in one pass over the trace. `touched` has (page, region) of every page; `name`
-/// returns the name of a region.
+/// Fill the map in one pass over the trace. `touched` has (page, region) of every touched page;
+/// `name` returns the name of a region.
 ///
 /// # Errors
 /// If the trace cannot be read or has changed; errors of `on_progress`.
@@ -135,7 +133,7 @@ pub fn fill(
     let records = reader.info().records;
     let per_bin = records.div_ceil(BINS).max(1);
     let time_bins = records.div_ceil(per_bin) as usize;
-    let mut flat = vec![[0u64; ROWS]; time_bins];
+    let mut columns = vec![[0u64; ROWS]; time_bins];
     let mut groups = reader.groups(Columns { kind: false, ..Columns::PAGING });
     let mut batch = Batch::default();
     let (mut done, mut next_progress) = (0u64, 0);
@@ -146,7 +144,7 @@ pub fn fill(
             || groups.next(),
             || {
                 while current.next_into(Batches::MAX, &mut batch)? {
-                    count(&mut rows, &batch, done, per_bin, &mut flat)
+                    count(&mut rows, &batch, done, per_bin, &mut columns)
                         .ok_or_else(|| changed(reader))?;
                     done += batch.len() as u64;
                 }
@@ -161,7 +159,7 @@ pub fn fill(
         }
     }
     let counts = (0..address_bins.len())
-        .map(|row| flat.iter().map(|column| column[row]).collect())
+        .map(|row| columns.iter().map(|column| column[row]).collect())
         .collect();
     let edges = (0..=time_bins as u64).map(|bin| (bin * per_bin).min(records));
     let seconds =
@@ -174,21 +172,21 @@ fn changed(reader: &Reader) -> Error {
     Error::input(place, "changed while it was read", "run again when the capture is finished")
 }
 
-/// Count the records of `batch`; the first is number `from`. Returns `None` for a page or time
+/// Count the records of `batch`, whose first has number `from`. Returns `None` for a page or time
 /// outside the map.
 fn count(
     rows: &mut Rows,
     batch: &Batch,
     from: u64,
     per_bin: u64,
-    flat: &mut [[u64; ROWS]],
+    columns: &mut [[u64; ROWS]],
 ) -> Option<()> {
     let mut at = 0;
     while at < batch.len() {
         let record = from + at as u64;
         let left = usize::try_from(per_bin - record % per_bin).unwrap_or(usize::MAX);
         let to = batch.len().min(at.saturating_add(left));
-        let column = flat.get_mut((record / per_bin) as usize)?;
+        let column = columns.get_mut((record / per_bin) as usize)?;
         for (&addr, &size) in batch.addr[at..to].iter().zip(&batch.size[at..to]) {
             let (first, last) = (addr >> PAGE_SHIFT, last_page(addr, size));
             let mut row = rows.find(first)?;
@@ -204,7 +202,7 @@ fn count(
     Some(())
 }
 
-/// The rows of the map, of touched pages in ascending order.
+/// The rows of the map, from touched pages in ascending order.
 fn address_bins(touched: &[(u64, u32)], name: impl Fn(u32) -> String) -> Vec<AddressBin> {
     let mut address_bins = Vec::new();
     let mut from = 0;

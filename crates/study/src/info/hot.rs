@@ -16,13 +16,14 @@ const HOT: u64 = 8;
 const GAP: u64 = 16;
 /// Maximum number of parts.
 const MAX_PARTS: usize = 100;
-/// One of this many data references is attributed to code. A prime, to be out of step with loops.
+/// One of this many data references is attributed to code. A prime, so that sampling is out of step
+/// with loops.
 const SAMPLE_PERIOD: u32 = 61;
 /// log2 of the pages per cell; code is counted by cell.
 const CELL_SHIFT: u32 = 4;
-/// Maximum number of counted pairs of cell and code.
-const MAX_PAIRS: usize = 1 << 22;
-/// Maximum number of pieces of code per part.
+/// Maximum number of sample counters (cell, code and its address).
+const MAX_COUNTERS: usize = 1 << 22;
+/// Maximum number of code addresses per part.
 const MAX_SITES: usize = 256;
 
 columns! {
@@ -50,20 +51,20 @@ columns! {
     seed []
 }
 
-/// A piece of code that touches a hot part.
+/// A code address that touches a hot part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HotCode {
     /// Index of the part.
     pub part: usize,
     /// Region of the code.
     pub name: String,
-    /// The program that ran it; empty for the first program of the trace.
+    /// The program that ran the code; empty for the first program of the trace.
     pub program: String,
-    /// Offset in its file, if the region is a file.
+    /// File offset of `addr`, if the region is a file.
     pub offset: Option<u64>,
-    /// Address of the fetch before these references.
+    /// Address of the last fetch before the references.
     pub addr: u64,
-    /// Sampled references.
+    /// Number of sampled references.
     pub samples: u64,
 }
 
@@ -92,14 +93,14 @@ impl CodeSample {
         self.since_sample = 0;
         let Some(addr) = self.fetched.get(thread as usize).copied().flatten() else { return };
         let key = (page >> CELL_SHIFT, names.code(addr), addr);
-        if self.samples.len() < MAX_PAIRS {
+        if self.samples.len() < MAX_COUNTERS {
             *self.samples.entry(key).or_default() += 1;
         } else if let Some(count) = self.samples.get_mut(&key) {
             *count += 1;
         }
     }
 
-    /// The code of each part, most samples first.
+    /// The code of each part, most samples first. `name` returns the name of a region.
     pub fn of(
         self,
         parts: &[HotPart],

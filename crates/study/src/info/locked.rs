@@ -6,8 +6,7 @@ use rustc_hash::FxHashMap;
 use super::PAGE;
 use crate::ranges::Ranges;
 
-/// The most bytes that all processes of a trace have locked at a time. `process_of` returns a
-/// thread's process.
+/// Peak locked bytes of all processes together. `process_of` returns the process of a thread.
 pub fn peak(events: &[RegionEvent], process_of: impl Fn(u32) -> u32) -> u64 {
     let mut spaces: FxHashMap<u32, Ranges<()>> = FxHashMap::default();
     let mut peak = 0;

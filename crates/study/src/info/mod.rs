@@ -37,7 +37,7 @@ const PAGE_SHIFT: u32 = 12;
 const PAGE: u64 = 1 << PAGE_SHIFT;
 /// Maximum number of intervals that a trace is divided into.
 pub const BINS: u64 = 256;
-/// Maximum records in the window of a working set: enough to touch most of it at random.
+/// Maximum window of a working set, in records: enough for random accesses to touch most of the set.
 const WINDOW: u64 = 1 << 20;
 /// The window is at most 1/8 of the trace.
 const WINDOW_PART: u64 = 8;
@@ -82,19 +82,18 @@ pub struct Mix {
 /// Contents of a trace, as `nearfar info --format json` prints them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// The trace folder.
+    /// Trace folder.
     pub trace: String,
     /// Origin of the trace.
     pub source: Source,
-    /// Version of nearfar that wrote it.
+    /// Version of nearfar that wrote the trace.
     pub tool: String,
     /// False if the writer was stopped before the end.
     pub complete: bool,
     /// Why it is incomplete, if known.
     pub incomplete_reason: Option<String>,
-    /// Records in all parts.
     pub records: u64,
-    /// Instructions executed, all threads.
+    /// Instructions executed by all threads.
     pub instructions: u64,
     /// Maximum number of instructions of a thread: the duration of the program.
     pub duration_instructions: u64,
@@ -102,20 +101,19 @@ pub struct Summary {
     pub mix: Mix,
     /// Bytes of the distinct 4 KiB pages touched.
     pub footprint_bytes: u64,
-    /// Peak resident set in bytes of 4 KiB frames ([`lifetimes::peak_resident`]); `None` without
-    /// lifetimes.
+    /// Peak resident set ([`lifetimes::peak_resident`]); `None` without lifetimes.
     pub peak_resident_bytes: Option<u64>,
-    /// The most bytes locked in memory at a time (`mlock`).
+    /// Peak bytes locked in memory (`mlock`).
     pub locked_bytes: u64,
     /// Footprint by kind; a page touched by two kinds counts in both.
     pub footprint_by_kind_bytes: BTreeMap<Kind, u64>,
-    /// Bytes of the parts on disk.
+    /// Size of the trace on disk.
     pub file_bytes: u64,
     /// Threads, by index.
     pub threads: Vec<ThreadInfo>,
     /// One per interval; at most [`BINS`].
     pub working_set: Vec<WorkingSet>,
-    /// Number of records in the window of a working set, which ends with the interval.
+    /// Records in the window of a working set; a window ends with its interval.
     pub working_set_records: u64,
     /// Hottest first; at most [`REGIONS`], then the sum of all others.
     pub regions: Vec<Region>,
@@ -125,7 +123,7 @@ pub struct Summary {
     /// The code that makes the references of `hot`.
     pub hot_code: Vec<HotCode>,
     /// Page touches by stack distance (Mattson et al. 1970): distinct pages since the last touch of
-    /// this page, including itself, so 1 is a repeat. Empty unless requested.
+    /// the page, including the page itself. Empty unless requested.
     pub reuse: Vec<ReuseBin>,
 }
 
@@ -170,7 +168,7 @@ pub fn summarize(
                         resident.events(at);
                     }
                 }
-                // Nothing changes up to the next event, end of an interval or change of process.
+                // Process records up to the next event, interval or thread.
                 let end_of_bin = (at / per_bin + 1) * per_bin;
                 let until = end_of_bin.min(pass.names.next_event) - at;
                 let until = from.saturating_add(usize::try_from(until).unwrap_or(usize::MAX));
@@ -269,7 +267,7 @@ pub fn summarize(
     Ok((summary, heat_map))
 }
 
-/// Two threads, or one if no other can be started.
+/// Two threads, or none if they cannot be started: closures then run one after the other.
 pub(crate) struct TwoThreads(Option<rayon::ThreadPool>);
 
 impl TwoThreads {
@@ -277,7 +275,6 @@ impl TwoThreads {
         Self(rayon::ThreadPoolBuilder::new().num_threads(2).build().ok())
     }
 
-    /// Run both closures, in parallel if possible.
     fn join<A: Send, B: Send>(
         &self,
         one: impl FnOnce() -> A + Send,
@@ -290,7 +287,7 @@ impl TwoThreads {
     }
 }
 
-/// Last page that a record overlaps; addresses end at 2^64.
+/// Last page that a record overlaps.
 #[inline]
 fn last_page(addr: u64, size: u16) -> u64 {
     last_byte(addr, size) >> PAGE_SHIFT

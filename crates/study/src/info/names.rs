@@ -1,7 +1,7 @@
 //! Names of addresses: the mappings of each process at the current position in the trace.
 //!
-//! With region events, a page has the name of the mapping it lies in. Without any (imported and
-//! generated traces), touched 2 MiB blocks that adjoin make one region, named by its addresses.
+//! With region events, a page has the name of its mapping. Without events (imported and generated
+//! traces), adjacent touched 2 MiB blocks make one region, named by its addresses.
 
 use std::collections::HashMap;
 
@@ -16,14 +16,14 @@ pub const UNNAMED: &str = "(unnamed)";
 const PAGE_SHIFT: u32 = 12;
 /// log2 of the 4 KiB pages in a 2 MiB block.
 const BLOCK_SHIFT: u32 = 9;
-/// First page of the upper half: page caches of files, shared by all processes.
+/// First page of the upper half, which has the page caches of files, shared by all processes.
 const KERNEL: u64 = 1 << (63 - PAGE_SHIFT);
 
 /// The region ids of pages, at the current position in the trace.
 pub struct Names {
     regions: Regions,
     processes: FxHashMap<u32, u32>,
-    /// Number of the record after the next event.
+    /// Number of the record after the next event; `u64::MAX` if there is none.
     pub next_event: u64,
     /// The process of the last record.
     pub process: u32,
@@ -61,8 +61,9 @@ impl Names {
                 programs: vec![String::new()],
                 program_of: FxHashMap::default(),
             };
-            let unnamed = mapped.id(UNNAMED, false);
-            mapped.mapping(unnamed, None);
+            // Name 0 and mapping 0.
+            let unnamed = mapped.name_id(UNNAMED, false);
+            mapped.mapping_id(unnamed, None);
             names.regions = Regions::Mapped(Box::new(mapped));
         }
         Ok(names)
@@ -92,7 +93,7 @@ impl Names {
         self.next_event = mapped.events.peek().map_or(u64::MAX, |event| event.at);
     }
 
-    /// Switch to the thread of a record. Returns whether it has another process than the last record.
+    /// Switch to the thread of a record. Returns whether the process changes.
     pub fn switch_to(&mut self, thread: u32) -> bool {
         let process = self.process_of(thread);
         std::mem::replace(&mut self.process, process) != process
@@ -127,7 +128,7 @@ impl Names {
         }
     }
 
-    /// The programs, by [`Code::program`]; the name of the first is empty.
+    /// Names of programs, by [`Code::program`]; that of the first program is empty.
     pub fn programs(&self) -> &[String] {
         match &self.regions {
             Regions::Mapped(mapped) => &mapped.programs,
@@ -135,8 +136,8 @@ impl Names {
         }
     }
 
-    /// The final region of every region id, and the names of the final regions: `None` without
-    /// region events.
+    /// The final region of every region id, and the name of every final region; `None` without region
+    /// events.
     pub fn finish(self) -> (Vec<u32>, Vec<Option<String>>) {
         match self.regions {
             Regions::Mapped(mapped) => {
@@ -166,9 +167,9 @@ impl Names {
 pub struct Code {
     /// Region id.
     pub region: u32,
-    /// Offset in the region's file, if it is one.
+    /// File offset, if the region is a file.
     pub offset: Option<u64>,
-    /// Index in [`Names::programs`] of the program that ran it.
+    /// Index in [`Names::programs`] of the program that ran the code.
     pub program: u32,
 }
 
@@ -192,16 +193,16 @@ struct Mapped {
     name_ids: HashMap<String, u32>,
     mappings: Vec<Mapping>,
     mapping_ids: HashMap<Mapping, u32>,
-    /// Mapping ids by page, of each process.
+    /// Mapping ids by process and page.
     spaces: FxHashMap<u32, Ranges<u32>>,
-    /// Mapping ids of page caches of files.
+    /// Mapping ids of page caches of files, by page.
     files: Ranges<u32>,
     programs: Vec<String>,
     program_of: FxHashMap<u32, u32>,
 }
 
 impl Mapped {
-    fn id(&mut self, text: &str, anonymous: bool) -> u32 {
+    fn name_id(&mut self, text: &str, anonymous: bool) -> u32 {
         if let Some(&id) = self.name_ids.get(text) {
             return id;
         }
@@ -211,7 +212,7 @@ impl Mapped {
         id
     }
 
-    fn mapping(&mut self, name: u32, bias: Option<u64>) -> u32 {
+    fn mapping_id(&mut self, name: u32, bias: Option<u64>) -> u32 {
         let mapping = Mapping { name, bias };
         let new = self.mappings.len() as u32;
         let id = *self.mapping_ids.entry(mapping).or_insert(new);
@@ -245,7 +246,7 @@ impl Mapped {
                 return;
             }
             RegionKind::Fork | RegionKind::Vfork => {
-                // In traces of schema 1, `to` is 0 and the event is of the child.
+                // In traces of schema 1, `to` is 0 and the event's thread is the child's.
                 let (parent, child) = match event.to {
                     0 => (running, process),
                     child => (process, child as u32),
@@ -278,8 +279,8 @@ impl Mapped {
         let id = match event.event {
             RegionKind::File => {
                 let name = if event.name.is_empty() { "unnamed file" } else { &event.name };
-                let name = self.id(&format!("page cache: {name}"), false);
-                let id = self.mapping(name, None);
+                let name = self.name_id(&format!("page cache: {name}"), false);
+                let id = self.mapping_id(name, None);
                 self.files.map(first, last, id);
                 return;
             }
@@ -290,11 +291,11 @@ impl Mapped {
                 return;
             }
             _ if !event.name.is_empty() => {
-                let name = self.id(&event.name, false);
+                let name = self.name_id(&event.name, false);
                 let of_file = event.event == RegionKind::Map && event.name.starts_with('/');
                 Some((name, of_file.then(|| event.offset.wrapping_sub(event.addr))))
             }
-            RegionKind::Brk => Some((self.id("[heap]", false), None)),
+            RegionKind::Brk => Some((self.name_id("[heap]", false), None)),
             _ => {
                 // Like the kernel, join adjacent anonymous memory.
                 let space = self.spaces.entry(process).or_default();
@@ -304,12 +305,12 @@ impl Mapped {
                 let joined = names.find(|&name| self.names[name as usize].anonymous);
                 let name = match joined {
                     Some(name) => name,
-                    None => self.id(&format!("(anonymous) {:#x}", event.addr), true),
+                    None => self.name_id(&format!("(anonymous) {:#x}", event.addr), true),
                 };
                 Some((name, None))
             }
         };
-        let id = id.map(|(name, bias)| self.mapping(name, bias));
+        let id = id.map(|(name, bias)| self.mapping_id(name, bias));
         let space = self.spaces.entry(process).or_default();
         match id {
             Some(id) if event.event == RegionKind::Brk => {
@@ -333,7 +334,7 @@ impl Mapped {
             .map(|id| {
                 let Mapping { name, bias } = self.mappings[id as usize];
                 let bias = bias.map(|bias| bias.wrapping_sub(by << PAGE_SHIFT));
-                (id, self.mapping(name, bias))
+                (id, self.mapping_id(name, bias))
             })
             .collect();
         let space = self.spaces.entry(process).or_default();

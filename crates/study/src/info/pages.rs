@@ -2,17 +2,17 @@
 
 use nearfar_trace::hash::PageMap;
 
-/// Pages per entry of the map: dense footprints take about 6 bytes per page, sparse ones 80.
+/// Pages per entry of the map. Dense footprints take about 6 bytes per page, sparse footprints 80.
 const CHUNK: u64 = 16;
 const RECENT: usize = 1 << 12;
 const NONE: u32 = u32::MAX;
 
-/// Maximum number of pages: the stack of `reuse` reserves the ids above.
+/// Maximum number of pages; [`super::reuse`] reserves higher ids.
 pub const MAX_PAGES: usize = u32::MAX as usize - 16;
 
-/// Page numbers (address >> 12) to ids 0, 1, 2, ... in order of first use.
+/// Maps page numbers (address >> 12) to ids 0, 1, 2, ... in order of first use.
 pub struct Pages {
-    /// A direct-mapped cache of (page, id).
+    /// Direct-mapped cache of (page, id).
     recent: Vec<(u64, u32)>,
     chunks: PageMap<[u32; CHUNK as usize]>,
     count: u32,

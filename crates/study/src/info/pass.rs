@@ -19,7 +19,7 @@ pub struct PageState {
     /// Interval of the last touch, from 1.
     bin: u16,
     pub kinds: u8,
-    /// Data references that begin here.
+    /// Data references that begin in the page.
     pub data: u64,
     /// Result of the last [`ResidentTracker::touch`] for `process`.
     mark: u32,
@@ -32,10 +32,11 @@ pub struct Pass {
     pub names: Names,
     pub pages: Pages,
     pub state: Vec<PageState>,
-    /// By region id.
+    /// Records by region id.
     pub counts: Vec<Counts>,
+    /// Number of touched pages by region id.
     pub touched_pages: Vec<u64>,
-    /// Every (page id, region) of pages that were touched in several regions.
+    /// (page id, region) of pages that were touched in several regions.
     multiple: FxHashSet<(u32, u32)>,
     /// Incremented at events, which may change the region of any page.
     pub epoch: u32,
@@ -46,17 +47,16 @@ pub struct Pass {
     last_in_bin: Vec<u64>,
     pub working_set: Vec<WorkingSet>,
     pub resident: Option<ResidentTracker>,
-    /// Pages touched in this batch, in order, without touches that repeat the previous page.
+    /// Ids of pages touched in this batch, in order, without consecutive repeats.
     pub touched: Vec<u32>,
-    /// The last touched page.
+    /// Id of the last touched page.
     last: u32,
-    /// Touches of the same page as the previous touch.
+    /// Number of consecutive repeats.
     pub repeats: u64,
     pub code: CodeSample,
 }
 
 impl Pass {
-    /// `window` is the number of intervals in the window of a working set.
     pub fn new(names: Names, resident: Option<ResidentTracker>, window: usize) -> Self {
         Self {
             names,
@@ -145,7 +145,7 @@ impl Pass {
         }
     }
 
-    /// Update the region of a page after a change of mappings or process.
+    /// Update the region of a page after an event or a switch of process.
     #[cold]
     fn update_region(&mut self, id: u32) -> u32 {
         let page = &mut self.state[id as usize];

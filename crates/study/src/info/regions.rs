@@ -3,7 +3,7 @@
 use super::pass::{Counts, PageState};
 use super::{PAGE_SHIFT, REGIONS, Region};
 
-/// All regions by final number, touched or not.
+/// All regions in order of their final ids, touched or not.
 pub fn regions(
     state: &[PageState],
     counts: &[Counts],
@@ -61,7 +61,7 @@ fn add(to: &mut Region, other: &Region) {
     to.kernel_fetches += other.kernel_fetches;
 }
 
-/// Touched regions, most records first, the tail summed up.
+/// Touched regions, most records first; those beyond [`REGIONS`] are summed up.
 pub fn hottest(mut regions: Vec<Region>) -> Vec<Region> {
     regions.retain(|region| region.pages > 0);
     // A stable sort keeps equally hot regions in the order in which they were mapped.

@@ -1,4 +1,4 @@
-//! The resident set over the trace. Most touches do not change it; each page caches whether they can.
+//! The resident set over the trace. A mark per page lets most touches skip the update.
 
 use nearfar_trace::{KindSet, Reader, Result};
 
@@ -11,8 +11,8 @@ const _: () = assert!(PAGE == PAGE_SHIFT);
 pub struct ResidentTracker {
     pub set: ResidentSet,
     events: Events,
-    /// Number of events so far that changed a page or an address space, + 1.
-    interval: u32,
+    /// Number of events so far that changed a page or an address space, plus 1.
+    epoch: u32,
     /// Address space of the running thread.
     space: u32,
 }
@@ -20,13 +20,13 @@ pub struct ResidentTracker {
 impl ResidentTracker {
     pub fn new(reader: &Reader) -> Result<Self> {
         let set = ResidentSet::new(Spaces::new(&reader.info().threads), true);
-        Ok(Self { set, events: Events::new(reader)?, interval: 1, space: 0 })
+        Ok(Self { set, events: Events::new(reader)?, epoch: 1, space: 0 })
     }
 
     /// Apply the events before record number `at`.
     pub fn events(&mut self, at: u64) {
         while let Some(event) = self.events.before(at) {
-            self.interval += u32::from(self.set.event(&event));
+            self.epoch += u32::from(self.set.event(&event));
         }
     }
 
@@ -35,12 +35,12 @@ impl ResidentTracker {
     }
 
     /// Touch page `number` of the running process. `mark` is the result of the last touch of this
-    /// page by this process, or 0: twice the interval in which further reads change nothing, plus 1
-    /// if writes do not either.
+    /// page by this process, or 0: twice the epoch in which further reads have no effect, plus 1 if
+    /// writes have none either.
     #[inline]
     pub fn touch(&mut self, mark: u32, number: u64, kind: u8) -> u32 {
         let write = KindSet::WRITES.has(kind);
-        if mark == self.interval << 1 | 1 || mark == self.interval << 1 && !write {
+        if mark == self.epoch << 1 | 1 || mark == self.epoch << 1 && !write {
             return mark;
         }
         self.reference(number, write)
@@ -49,6 +49,6 @@ impl ResidentTracker {
     #[cold]
     fn reference(&mut self, number: u64, write: bool) -> u32 {
         let number = lifetimes::place(self.space, number << PAGE) >> PAGE;
-        self.interval << 1 | u32::from(self.set.reference(number, write))
+        self.epoch << 1 | u32::from(self.set.reference(number, write))
     }
 }

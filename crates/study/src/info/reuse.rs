@@ -1,4 +1,4 @@
-//! The histogram of stack distances. It takes as long as all other counts together.
+//! The histogram of stack distances.
 
 use nearfar_kernel::replacement::stack::StackDistance;
 
@@ -7,7 +7,6 @@ use super::ReuseBin;
 /// How many touches ahead pages are prefetched.
 const AHEAD: usize = 16;
 
-/// Page touches by stack distance.
 pub struct Reuse {
     stack: StackDistance,
     bins: [u64; 64],
@@ -19,7 +18,7 @@ impl Reuse {
         Self { stack: StackDistance::new(), bins: [0; 64], first_touches: 0 }
     }
 
-    /// Touch these pages, without repeats.
+    /// Touch these pages, which are without consecutive repeats.
     pub fn touch(&mut self, ids: &[u32]) {
         for (index, &id) in ids.iter().enumerate() {
             if let Some(&ahead) = ids.get(index + AHEAD) {
@@ -32,7 +31,7 @@ impl Reuse {
         }
     }
 
-    /// The histogram, with `repeats` touches at distance 1 that were not passed to [`Self::touch`].
+    /// The histogram, with `repeats` further touches at distance 1.
     pub fn bins(mut self, repeats: u64) -> Vec<ReuseBin> {
         self.bins[0] += repeats;
         let used = self.bins.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);

@@ -45,7 +45,7 @@ fn load(addr: u64, thread: u32) -> Step {
     Step::Record(Record { addr, kind: Kind::Load, size: 8, thread, instr: 1 })
 }
 
-/// Region name to (records, pages), from a table with the name of every page after every event.
+/// Region name to (records, pages), from a table with the name of every page.
 fn naive_regions(processes: &[u32], steps: &[Step]) -> BTreeMap<String, (u64, u64)> {
     let mut spaces: HashMap<u32, HashMap<u64, String>> = HashMap::new();
     let mut files: HashMap<u64, String> = HashMap::new();
@@ -239,8 +239,8 @@ fn check_all(processes: &[u32], steps: &[Step], reader: &Reader) {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // A few close pages, pages about a megabyte apart (fewer clusters than `REGIONS`), and both
-    // ends of the address space.
+    // Close pages, pages about a megabyte apart (fewer regions than `REGIONS`), the end of the address
+    // space, and the start of its upper half.
     let base = prop_oneof![
         8 => 0u64..40,
         3 => (0u64..60).prop_map(|p| 1000 + p * 300),
@@ -288,7 +288,6 @@ proptest! {
         processes in prop_oneof![Just([7, 7, 7]), Just([1, 1, 2]), Just([1, 2, 3])],
         named in any::<bool>(),
     ) {
-        // A trace has names if it has a map, so `named` decides.
         steps.retain(|step| named || matches!(step, Step::Record(_)));
         steps.push(load(123, 0));
         if named {
@@ -328,7 +327,7 @@ fn anonymous_neighbours_are_one_region() {
     let steps = [
         event(RegionKind::Map, 0, 0x40_0000, 0x1000, "/bin/program"),
         event(RegionKind::Map, 0, 0x7000_0000, 0x2000, ""),
-        // Grows downwards, as mmap does.
+        // Below the previous mapping, as the kernel places it.
         event(RegionKind::Map, 0, 0x6FFF_F000, 0x1000, ""),
         event(RegionKind::Map, 0, 0x5000_0000, 0x1000, ""),
         load(0x40_0010, 0),
@@ -421,7 +420,6 @@ fn check_resident(steps: &[Step]) {
     assert_eq!(alone, world.peak.max(1) * 4096);
 }
 
-/// Counted by hand: memory that is mapped twice and unmapped once.
 #[test]
 fn resident_bytes_fall_when_pages_are_unmapped() {
     let event = |kind, pages: u32| {
@@ -464,9 +462,8 @@ fn resident_bytes_fall_when_pages_are_unmapped() {
     assert!(found.working_set.iter().all(|point| point.resident_bytes.is_none()));
 }
 
-/// Hot pages 500, 501 and 503 of a large mapping, and the code that touches them.
 #[test]
-fn a_hot_block_is_found_in_a_large_mapping() {
+fn hot_pages_of_a_large_mapping_and_their_code_are_found() {
     let fetch =
         |addr| Step::Record(Record { addr, kind: Kind::Fetch, size: 4, thread: 0, instr: 1 });
     let mut steps = vec![

@@ -12,7 +12,7 @@ use super::{Backing, PAGE, SPACE_SHIFT, place};
 /// log2 of the blocks per group; ranges are searched by group.
 const GROUP: u32 = 9;
 
-/// A change of blocks. Ids of ended blocks are reused.
+/// A change of blocks. Block ids are reused after [`Change::Ended`]. Ranges are inclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The first reference to a block, and whether it writes.
@@ -25,26 +25,26 @@ pub enum Change {
     },
     /// The next reference is the first write since the block was born, shared or freed.
     Written(u32),
-    /// Blocks ended, in ascending order of addresses; if `removed`, with the content of their
-    /// object. They are all touched blocks of `range` (numbers), which stays mapped if `kept`.
+    /// All touched blocks of `range` (block numbers) ended, in ascending order of addresses; if
+    /// `removed`, with the content of their object. The range stays mapped if `kept`.
     Ended { blocks: Vec<u32>, removed: bool, range: (u64, u64), kept: bool },
     /// Blocks are discarded until they are written (`MADV_FREE`).
     Freed(Vec<u32>),
-    /// A fork: a block of the parent, the block of the child, and its number.
+    /// A fork: block of the parent, block of the child, and number of the child's block.
     Forked(Vec<(u32, u32, u64)>),
-    /// All touched blocks of `range` (old numbers), with their new numbers, moved `by` bytes (modulo
-    /// 2^64).
+    /// All touched blocks of `range` (old block numbers) moved `by` bytes (modulo 2^64). `blocks` has
+    /// their new numbers.
     Moved { blocks: Vec<(u32, u64)>, by: u64, range: (u64, u64) },
-    /// This range of numbers is now private memory with this advice; `None`: not private memory
+    /// This range of block numbers is now private memory with this advice; `None`: not private memory
     /// ([`Blocks::watch_areas`]).
     Area { first: u64, last: u64, advice: Option<Advice> },
-    /// Every huge page in this range of numbers is filled ([`Blocks::watch_areas`]).
+    /// Every huge page in this range of block numbers is filled ([`Blocks::watch_areas`]).
     Collapse { first: u64, last: u64 },
 }
 
 /// The next write must be reported.
 const WATCHED: u8 = 1;
-/// Later references may change the frame of the pages around the block.
+/// Later references may change the frame of the pages that hold the block.
 const UNSETTLED: u8 = 2;
 /// The block is discarded until it is written.
 const LAZY: u8 = 4;
@@ -57,7 +57,6 @@ struct Block {
     state: u8,
 }
 
-/// Touched blocks of all address spaces.
 #[derive(Default)]
 pub struct Blocks {
     shift: u32,
@@ -86,7 +85,8 @@ impl Blocks {
         Self { shift, largest: largest - shift, spaces, ..Self::default() }
     }
 
-    /// Report [`Change::Area`] and [`Change::Collapse`], also for untouched pages.
+    /// Also report [`Change::Area`], [`Change::Collapse`], and the end and move of ranges without
+    /// touched blocks.
     pub fn watch_areas(&mut self) {
         self.areas = true;
     }
@@ -139,8 +139,8 @@ impl Blocks {
             _ => 0,
         };
         let backing = self.spaces.backing(space, super::address(number << self.shift));
-        // Traces do not record mprotect: a write to a read-only mapping counts as a write to the
-        // file.
+        // Traces do not record mprotect, so a write to a read-only mapping of a file gets no private
+        // copy.
         let written =
             written && !matches!(backing, Backing::Object { private: true, writable: false, .. });
         let block = self.new_block(number);
@@ -155,7 +155,7 @@ impl Blocks {
                 WATCHED | UNSETTLED | OF_OBJECT
             }
             Backing::Object { private: true, .. } => UNSETTLED | OF_OBJECT,
-            // Keeps its page unsettled if the page's other blocks end.
+            // The page stays unsettled if its other blocks end.
             Backing::Object { .. } if self.unsettled(number) => UNSETTLED | OF_OBJECT,
             Backing::Object { .. } => OF_OBJECT,
         };
@@ -239,8 +239,7 @@ impl Blocks {
         (number(first), number(last) + (1 << (PAGE - self.shift)) - 1)
     }
 
-    /// Touched blocks of 4 KiB pages `first` to `last` of an address space, by address. Takes time
-    /// proportional to the pages of the range or, if fewer, to the groups of touched blocks.
+    /// Touched blocks of 4 KiB pages `first` to `last` of an address space, by address.
     fn within(&self, space: u32, first: u64, last: u64) -> Vec<u32> {
         let (first, last) = self.range(space, first, last);
         let mut blocks = Vec::new();
@@ -252,7 +251,6 @@ impl Blocks {
         blocks
     }
 
-    /// Apply an event of the trace.
     pub fn apply(&mut self, event: &RegionEvent) {
         let mut effects = std::mem::take(&mut self.effects);
         self.spaces.apply(event, &mut effects);
@@ -289,7 +287,7 @@ impl Blocks {
             }
         };
         let is_empty = match &change {
-            // Without touched blocks, the range can still be part of a huge page.
+            // A range without touched blocks can be part of a huge page.
             Change::Ended { blocks, .. } => blocks.is_empty() && !self.areas,
             Change::Freed(blocks) => blocks.is_empty(),
             Change::Forked(blocks) => blocks.is_empty(),
@@ -307,7 +305,7 @@ impl Blocks {
         for &block in &blocks {
             self.leave(block);
         }
-        // Ids are reused in the order in which they were released.
+        // `unused` is a stack: reuse ids in the order of release.
         self.unused.extend(blocks.iter().rev());
         Change::Ended { blocks, removed, range: self.range(space, first, last), kept }
     }

@@ -11,7 +11,7 @@ pub struct Events {
     at: u64,
 }
 
-/// The next part of a batch.
+/// The next event or records of a batch.
 pub enum Next {
     Event(RegionEvent),
     /// Indices of records without an event between them.
@@ -41,7 +41,7 @@ impl Events {
         Self { events: Vec::new().into_iter(), at: 0 }
     }
 
-    /// Threads that ran in parallel, on average, before each remaining [`RegionKind::Idle`].
+    /// Mean number of threads that ran in parallel before each remaining [`RegionKind::Idle`].
     pub fn parallel(&self) -> impl Iterator<Item = f64> + '_ {
         let idle = self.events.as_slice().iter().filter(|event| event.event == RegionKind::Idle);
         idle.map(|event| (event.offset as f64 / 1000.0).max(1.0))
@@ -52,7 +52,7 @@ impl Events {
         self.events.as_slice().first().map_or(u64::MAX, |event| event.at)
     }
 
-    /// The next event, if it happened before record number `at`.
+    /// The next event, if it precedes record number `at`.
     pub fn before(&mut self, at: u64) -> Option<RegionEvent> {
         (self.next_at() <= at).then(|| self.events.next())?
     }

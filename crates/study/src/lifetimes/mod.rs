@@ -2,15 +2,15 @@
 //!
 //! A *page* belongs to one process's address space. It begins with its first reference and ends
 //! when no touched part of it is mapped any more: after `unmap`, a `map` over it, a shrinking heap,
-//! `dontneed`, `remove`, `exec` or `exit`. The unit of tracking is a *block*: 4 KiB, or the study's
-//! smallest page size if that is smaller. A later reference begins a new page. A page that ends or
-//! changes its frame is removed from the TLBs.
+//! `dontneed`, `remove`, `exec` or `exit`. A later reference begins a new page. A page that ends or
+//! changes its frame is removed from the TLBs. The unit of tracking is a *block*: 4 KiB, or the
+//! study's smallest page size if that is smaller.
 //!
 //! A *frame* is the content of a page, and the unit of memory:
 //!
 //! * Private memory is initially zero. A page that is only read has no frame: the kernel maps the
 //!   shared zero page. The first write gives it a frame.
-//! * A file page has the frame of that part of the file, shared by all processes and addresses that
+//! * A file page has the frame of its part of the file, shared by all processes and addresses that
 //!   are congruent modulo the page size. The frame survives `unmap`, as in the kernel's page cache.
 //!   The first write through a writable private mapping gives the page its own frame.
 //! * Shared anonymous memory works like files, but its frame ends with its last page. If a large
@@ -24,8 +24,8 @@
 //!   blocks of the page are discarded and no other page has its frame.
 //! * `move` moves a page if all its touched blocks move by a multiple of the page size. Otherwise,
 //!   moved blocks stay in their page.
-//! * Memory that no event maps is private memory that has a frame from the first reference. So is
-//!   all private memory in a filtered trace, which lacks the stores that hit CPU caches.
+//! * Memory that no event maps is private memory that has a frame from the first reference. The
+//!   same holds for all private memory in a filtered trace, which lacks the stores that hit CPU caches.
 //!
 //! Within one event, blocks end in ascending order of addresses.
 //!

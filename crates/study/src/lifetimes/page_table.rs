@@ -20,8 +20,7 @@ pub enum Action {
     Free(u32),
     /// The content of a frame is discarded (`MADV_FREE`).
     Discard(u32),
-    /// A discarded frame is in use again: the next reference writes it, or is the first to one of
-    /// its blocks.
+    /// A discarded frame is in use again: the next reference writes it, or is the first to a block.
     UndoDiscard(u32),
 }
 
@@ -54,7 +53,6 @@ struct Frame {
 /// Selects the simulated frames by the number of their first page.
 pub type FrameFilter = dyn Fn(u64) -> bool + Send;
 
-/// Pages of one size.
 #[derive(Default)]
 pub struct PageTable {
     shift: u32,
@@ -94,7 +92,7 @@ impl PageTable {
         Self { files, ..self }
     }
 
-    /// Ids so far are less than this.
+    /// Upper bound (exclusive) of ids so far.
     pub fn ids(&self) -> usize {
         self.pages.len()
     }
@@ -113,7 +111,7 @@ impl PageTable {
         self.used
     }
 
-    /// Whether each page's frame has the id of its page.
+    /// Whether the frame of each page has the page's id.
     #[inline]
     pub fn plain(&self) -> bool {
         self.aliases == 0
@@ -199,7 +197,7 @@ impl PageTable {
         self.pages[page as usize].live += 1;
     }
 
-    /// Replace the frame of a page.
+    /// Give a frame to a page that has none.
     fn set_frame(&mut self, page: u32, frame: u32) {
         self.pages[page as usize].frame = frame;
         if frame != NO_FRAME {
@@ -290,7 +288,8 @@ impl PageTable {
         }
     }
 
-    /// Remove the frame of a page.
+    /// Remove the frame of a page. With its last page the frame is freed, unless it `stays` and its
+    /// content is not `removed`.
     fn leave_frame(&mut self, page: u32, removed: bool) {
         let frame = std::mem::replace(&mut self.pages[page as usize].frame, NO_FRAME);
         let Some(known) = self.frames.get_mut(frame as usize) else { return };
@@ -350,7 +349,6 @@ impl PageTable {
         });
     }
 
-    /// Undo the discard of a block.
     fn undo_discard(&mut self, block: u32) {
         let page = self.page_of[block as usize];
         if !self.lazy.is_empty() && self.lazy.remove(&block) {
@@ -359,8 +357,9 @@ impl PageTable {
         self.update_discarded(page);
     }
 
-    /// Update whether a page's frame is discarded: from the time when all touched blocks of its only
-    /// page are, until a block of any of its pages is not.
+    /// Update whether a page's frame is discarded. A frame of only one page becomes discarded when all
+    /// touched blocks of the page are. It stays so, even after a fork, until a block of any of its pages
+    /// is not discarded.
     fn update_discarded(&mut self, page: u32) {
         let Page { frame, live, lazy, .. } = self.pages[page as usize];
         let Some(known) = self.frames.get_mut(frame as usize) else { return };

@@ -26,7 +26,6 @@ impl Peak {
         self.peak_frames = self.peak_frames.max(self.table.used());
     }
 
-    /// Current resident bytes.
     pub fn now_bytes(&self) -> u64 {
         self.table.used() << PAGE
     }
@@ -77,8 +76,8 @@ impl ResidentSet {
         &self.peak
     }
 
-    /// Apply records of `kinds`, placed in their address spaces. References to the pages in `recent`
-    /// have no effect until the next event that changes a page.
+    /// Apply records of `kinds`, whose addresses are [`super::place`]s. `recent` has pages to which
+    /// references have no effect until the next event that changes a page.
     pub fn records(
         &mut self,
         recent: &mut Recent,
@@ -111,8 +110,8 @@ impl ResidentSet {
     }
 }
 
-/// The peak resident set of a trace in bytes ([`Peak`]), for the pages that records of `kinds`
-/// touch. A memory of this size evicts nothing.
+/// The peak resident set of a trace in bytes, for the pages that records of `kinds` touch. A memory
+/// of this size evicts nothing.
 pub fn peak_resident(
     reader: &Reader,
     kinds: KindSet,

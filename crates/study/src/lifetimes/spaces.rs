@@ -14,7 +14,7 @@ use crate::ranges::Ranges;
 const KERNEL: u64 = 1 << (63 - PAGE);
 /// Pages of an address space; all user addresses are below.
 const PAGES: u64 = 1 << (SPACE_SHIFT - PAGE);
-/// Maximum number of concurrent address spaces: the bits above an address.
+/// Maximum number of concurrent address spaces: the bits of a [`place`] above the address.
 const MAX_SPACES: u32 = 1 << (63 - SPACE_SHIFT);
 
 /// The initial content of a page.
@@ -24,11 +24,10 @@ pub enum Backing {
     Unknown,
     /// Private memory of zeros.
     Zeros,
-    /// A file or shared memory. Its first byte is at address `start` (modulo 2^64).
+    /// A file or shared memory.
     Object {
-        /// Number of the object.
         object: u32,
-        /// Address of its first byte.
+        /// Address of the object's first byte (modulo 2^64).
         start: u64,
         /// Whether a write makes a copy.
         private: bool,
@@ -54,11 +53,11 @@ impl Backing {
 /// The effect of an event on touched pages of 4 KiB. Ranges are inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The pages are freed; `kept`: still mapped.
+    /// The pages end, and stay mapped if `kept`.
     End { space: u32, first: u64, last: u64, kept: bool },
     /// The pages end, and the content of their object too.
     Remove { space: u32, first: u64, last: u64 },
-    /// The pages are discarded unless written (`MADV_FREE`).
+    /// The pages are discarded until they are written (`MADV_FREE`).
     Free { space: u32, first: u64, last: u64 },
     /// The pages move by `by` pages (modulo 2^64).
     Move { space: u32, first: u64, last: u64, by: u64 },
@@ -73,9 +72,10 @@ pub enum Effect {
 #[derive(Clone, Default)]
 struct Space {
     mapped: Ranges<Backing>,
-    /// Only where it is not [`Advice::None`].
+    /// Pages without an entry have [`Advice::None`].
     advice: Ranges<Advice>,
-    /// `to` of the last [`RegionKind::ThpDisable`]; see [`Self::effective`].
+    /// `to` of the last [`RegionKind::ThpDisable`]: huge pages are disabled nowhere (0), everywhere
+    /// (1), or except where advised (2).
     thp_disable: u64,
     /// The heap: its first page and the page after its last.
     heap: Option<(u64, u64)>,
@@ -84,13 +84,12 @@ struct Space {
 }
 
 impl Space {
-    /// The part of `first..=last` around a page that has its advice.
+    /// The part of `first..=last` around `page` with the same advice.
     fn same_advice(&self, page: u64, first: u64, last: u64) -> (u64, u64) {
         let own_advice = self.advice.find(page);
         let (mut from, mut to) = (first, last);
         for (start, end, advice) in self.advice.within(first, last) {
             if own_advice.is_some() && start <= page && page <= end {
-                // Memory without advice around it is another area.
                 (from, to) = (from.max(start), to.min(end));
             } else if Some(advice) != own_advice {
                 if end < page {
@@ -161,8 +160,8 @@ impl Spaces {
         spaces
     }
 
-    /// For traces without the stores that hit CPU caches: private memory has a frame from its first
-    /// reference, because any page could have been written.
+    /// Set whether the trace lacks the stores that hit CPU caches. Private memory then has a frame
+    /// from its first reference, because any page could have been written.
     pub fn filtered(self, filtered: bool) -> Self {
         Self { filtered, ..self }
     }
@@ -205,7 +204,7 @@ impl Spaces {
     fn open(&mut self, process: u32) -> u32 {
         let unused = self.spaces.iter().position(|space| space.users == 0);
         let space = unused.unwrap_or_else(|| {
-            // Beyond the maximum, processes share an address space.
+            // Processes beyond the maximum share the last address space.
             if self.spaces.len() < MAX_SPACES as usize {
                 self.spaces.push(Space::default());
             }
@@ -216,7 +215,7 @@ impl Spaces {
         space as u32
     }
 
-    /// Remove a process from its address space, whose mappings end with its last process.
+    /// Remove a process from its address space; the mappings end with the last process.
     fn close(&mut self, process: u32, effects: &mut Vec<Effect>) {
         let Some(space) = self.space_of.remove(&process) else { return };
         let old = &mut self.spaces[space as usize];
@@ -253,7 +252,7 @@ impl Spaces {
         let (start, end) = space.same_advice(page, start - base, end - base);
         let (start, end) = (base + start, base + end);
         let mut run: Option<(u64, u64)> = None;
-        // For an unmapped page: the gap between files.
+        // For an unmapped page: the gap between objects.
         let mut gap = (start - base, end - base);
         for (from, to, backing) in space.mapped.within(start - base, end - base) {
             if matches!(backing, Backing::Object { .. }) {

@@ -17,12 +17,11 @@ pub struct AllocOptions {
     pub policy: Policy,
     /// The node whose cores allocate.
     pub from: usize,
-    /// Cores used.
+    /// Number of cores used.
     pub threads: u64,
     /// Whether memory mode's cache is full of dirty lines, as after any use of the machine.
     pub dirty_cache: bool,
-    /// Whether a core fills all modules that consecutive pages are interleaved over, rather than
-    /// the one that its page lies on.
+    /// Whether a core writes to all interleaved modules at once instead of only the module of its page.
     pub all_modules: bool,
 }
 
@@ -101,7 +100,7 @@ pub struct Allocated {
 /// Allocate and clear `size` bytes (rounded up to pages) under `mode`.
 ///
 /// # Errors
-/// Input errors: a machine that cannot be in this mode or lacks figures, or a `from` without cores.
+/// Input errors: a machine that does not support the mode or lacks parameters; invalid options.
 pub fn alloc(
     topology: &Topology,
     mode: &dyn Mode,
@@ -116,7 +115,7 @@ pub fn alloc(
     let groups = mode.order(topology, &memories, options.from, &options.policy);
     let pages = size.div_ceil(PAGE);
     let overhead = options.allocator.overhead(pages);
-    // The kernel's tables cannot be in movable memory. They are placed before the data.
+    // Page tables are placed before the data, and not in movable memory.
     let order = [groups.clone(), mode.order(topology, &memories, options.from, &Policy::default())];
     let tables = place(&mut memories, &order.concat(), overhead, Allocator::Vmalloc);
     let mut for_program = memories.clone();
@@ -132,14 +131,14 @@ pub fn alloc(
     let mut landed = Vec::new();
     let (data, table_pages) = (placement.pages(memories.len()), tables.pages(memories.len()));
     let mut spent = vec![0.0; memories.len()];
-    let mut longest = vec![None::<(u64, &'static str)>; memories.len()];
+    let mut bottleneck = vec![None::<(u64, &'static str)>; memories.len()];
     for extent in tables.extents.iter().chain(&placement.extents) {
         for (index, pages) in extent.on(memories.len()).into_iter().enumerate() {
             if pages > 0 {
                 let share = pages as f64 / extent.pages as f64;
                 let time = clear_page(topology, &memories[index], share, options)?;
                 spent[index] += pages as f64 * time.ns();
-                longest[index] = longest[index].max(Some((pages, time.bound_by())));
+                bottleneck[index] = bottleneck[index].max(Some((pages, time.bound_by())));
             }
         }
     }
@@ -164,7 +163,7 @@ pub fn alloc(
             tables_bytes: table_pages[index] * PAGE,
             free_bytes: memory.free * PAGE,
             page_ns: if pages > 0 { spent[index] / pages as f64 } else { default_time.ns() },
-            bound_by: longest[index].map_or(default_time.bound_by(), |(_, part)| part),
+            bound_by: bottleneck[index].map_or(default_time.bound_by(), |(_, part)| part),
         });
     }
     if row.possible {

@@ -2,22 +2,21 @@
 //!
 //! Three parts work in parallel, and the slowest one determines the time:
 //!
-//! * the **core**: the kernel's work on the page. Then the core takes ownership of each of the 64 lines
-//!   before it writes it, at one latency each, with as many in flight as the core has fill buffers.
-//!   The latency is the random one, because stores are not prefetched, but the sequential one if the
-//!   medium's access unit spans several lines: the module then serves the rest of a unit from its
-//!   buffer;
+//! * the **core**: the kernel's work on the page, then a load for ownership of each of the 64 lines, as
+//!   many in flight as the core has fill buffers. The latency is that of random loads, because stores
+//!   are not prefetched, or that of sequential loads if the medium's access unit spans several lines,
+//!   because the module then serves the other lines of the unit from its buffer;
 //! * the **medium**: the lines drain at the sequential store bandwidth of the one module that holds
-//!   the page, as modules are interleaved by whole pages (4 KiB, Yang et al., FAST'20). With
+//!   the page, because modules are interleaved by whole pages (4 KiB, Yang et al., FAST'20). With
 //!   `all_modules` they drain at the bandwidth of all modules that consecutive pages are interleaved
-//!   over: those of the node, and of the nodes that it is interleaved with. In memory mode each line
-//!   costs the accesses that [`Outcome::traffic`] counts, one after the other on the DRAM and the
-//!   persistent modules;
-//! * the **link** to another socket: the bandwidth of mixed loads and stores across it, as owning a
-//!   line loads it and clearing stores it.
+//!   over: those of the node, and of the nodes that it is interleaved with. In memory mode, each line
+//!   needs the accesses of [`Outcome::traffic`], one after the other on the DRAM and the persistent
+//!   modules;
+//! * the **link** to another socket: the line is loaded for ownership and stored, so the bandwidth is
+//!   that of mixed loads and stores.
 //!
-//! `threads` cores divide the core's time and, up to the number of those modules, the medium's (not
-//! with `all_modules`, where one core fills all modules). They share a link.
+//! `threads` cores divide the core's time and, without `all_modules`, the medium's time, up to the
+//! number of interleaved modules. They share the link.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::machine::remedy;
@@ -28,14 +27,12 @@ use nearfar_trace::{Error, Result};
 
 use super::alloc::AllocOptions;
 
-/// Nanoseconds that each part needs for one page, threads taken into account.
+/// Time of each part per page, divided by the cores or modules in parallel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PageTime {
-    /// Cores.
     pub core_ns: f64,
-    /// Modules.
     pub medium_ns: f64,
-    /// The link to the other socket; 0 on the same socket.
+    /// 0 on the same socket.
     pub link_ns: f64,
 }
 
@@ -110,12 +107,12 @@ pub fn clear_page(
     })
 }
 
-/// The latency of taking ownership of a line of a page that is written sequentially.
+/// The latency of a load for ownership.
 fn ownership_ns(node: &NodeModel, view: &View) -> f64 {
     view.load_ns(node.access_unit <= LINE)
 }
 
-/// GB/s of loads and stores together over the link.
+/// Bandwidth of mixed loads and stores over the link, in GB/s.
 fn remote_bandwidth(topology: &Topology, view: &View) -> f64 {
     let written = view.bandwidth(Pattern { write: true, random: false });
     view.mixed.unwrap_or(written).min(topology.link.unwrap_or(f64::INFINITY))

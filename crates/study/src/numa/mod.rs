@@ -1,7 +1,9 @@
 //! The `numa` study, after paper 004 (aliusM): DRAM, persistent and CXL memory of several sockets as
-//! system memory. Nodes of the pages of an allocation, and its duration with clearing ([`alloc`]);
-//! latency and bandwidth of a program ([`run`]); slowdown of two virtual machines that share memory
-//! mode's cache ([`pair`]).
+//! system memory.
+//!
+//! * [`alloc`]: duration of an allocation with clearing, and the nodes of its pages
+//! * [`run`]: latency and bandwidth of a program
+//! * [`pair`]: slowdown of two virtual machines that share memory mode's cache
 
 mod alloc;
 mod clear;

@@ -146,7 +146,6 @@ fn policy(nodes: &Nodes, weights: &Weights) -> Policy {
 }
 
 impl AllocOptions {
-    /// The options of an allocation.
     pub fn of_alloc(request: &AllocRequest, topology: &Topology) -> Self {
         Self {
             allocator: request.allocator,

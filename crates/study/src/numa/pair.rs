@@ -18,14 +18,14 @@ use rustc_hash::FxHashMap;
 
 /// Pages of the scaled cache.
 pub const FRAMES: u64 = 4096;
-/// Maximum number of accesses of a trace; they are repeated.
+/// A trace is read up to this number of accesses, and repeated as needed.
 const MAX_ACCESSES: usize = 1 << 22;
 /// Accesses between two calls of `on_progress`.
 const PROGRESS_STEP: u64 = 1 << 20;
 /// Lines per page.
 const LINES: u64 = PAGE / LINE;
 
-/// Called periodically with a number of accesses, for progress.
+/// Called periodically with a number of accesses.
 type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
 /// The accesses of a virtual machine.
@@ -36,12 +36,11 @@ pub enum Guest<'a> {
     Trace(&'a Reader),
 }
 
-/// How a pair is simulated.
 #[derive(Clone, Debug)]
 pub struct PairOptions {
     /// Requested shares, 0 to 1, of the smaller guest's pages that share the other's cache lines.
     pub overlaps: Vec<f64>,
-    /// Size of the cache; `None`: the DRAM's.
+    /// Size of the cache; `None`: the DRAM in front of the memory.
     pub cache_bytes: Option<u64>,
     /// Seed of random loads and of the shuffle.
     pub seed: u64,
@@ -91,7 +90,7 @@ nearfar_schema::columns! {
 /// A guest that is ready to run.
 struct Prepared {
     pages: u64,
-    /// Lines of a trace in order; `None` for random loads.
+    /// Accessed lines of a trace, in order; `None` for random loads.
     lines: Option<Vec<u64>>,
 }
 
@@ -135,13 +134,13 @@ impl Prepared {
     }
 }
 
-/// Page of memory by guest and page of the guest.
+/// Memory page of each guest page, by guest.
 type Places = [Vec<u64>; 2];
 
 /// Run both guests on `memory`, which has a cache in front, from the node `from`.
 ///
-/// If both do not fit in the cache side by side, they overlap more than requested; rows have the true
-/// overlap. In the last row, pages are shuffled. `on_progress` is called periodically.
+/// Guests that do not fit in the cache side by side overlap more than requested; rows have the actual
+/// overlap. In the last row, pages are shuffled.
 ///
 /// # Errors
 /// Input errors: no such cache, guests larger than the memory, a trace that cannot be read; the
@@ -163,7 +162,6 @@ pub fn pair(
     if cache == 0 {
         return Err(Error::input("--cache", "is less than a page", "give for example 96G"));
     }
-    // Traces are not scaled.
     let traced = guests.iter().any(|guest| matches!(guest, Guest::Trace(_)));
     let (frames, scale) =
         if traced { (cache, 1.0) } else { (FRAMES, FRAMES as f64 / cache as f64) };
@@ -197,7 +195,7 @@ pub fn pair(
     };
     let mut rows = Vec::new();
     let (first, second) = (prepared[0].pages, prepared[1].pages);
-    // For a guest alone, the start of its contiguous pages makes no difference.
+    // Alone, contiguous pages have the same hit rate at any start.
     let mut alone_contiguous = None;
     for overlap in &options.overlaps {
         if !(0.0..=1.0).contains(overlap) {
@@ -233,7 +231,7 @@ fn alone(
     Ok([hits(places, [true, false])?[0], hits(places, [false, true])?[1]])
 }
 
-/// Share of the smaller guest's pages whose place in the cache the other guest also uses.
+/// Share of the smaller guest's pages that share cache lines with the other's.
 fn overlap_of(first: u64, second: u64, start: u64, frames: u64) -> f64 {
     let mut used = vec![0u8; frames as usize];
     for page in 0..first.min(frames) {
@@ -246,7 +244,7 @@ fn overlap_of(first: u64, second: u64, start: u64, frames: u64) -> f64 {
     (both / first.min(second).min(frames) as f64).min(1.0)
 }
 
-/// Hit rates of the guests that run, after a warm-up of as many accesses.
+/// Hit rates of the guests that run, after a warm-up of as many accesses as are measured.
 fn hit_rates(
     prepared: &[Prepared; 2],
     places: &Places,
@@ -258,13 +256,14 @@ fn hit_rates(
     let mut cache = MemorySideCache::new(frames * PAGE);
     let mut rngs = [Rng::stream(seed, 1), Rng::stream(seed, 2)];
     let longest = prepared[0].round().max(prepared[1].round());
+    // More random loads have a smaller sampling error.
     let rounds = if prepared.iter().any(|p| p.lines.is_some()) { 1 } else { 4 };
     let steps = longest * rounds;
     let mut hits = [0u64; 2];
     let address = |guest: usize, line: u64| {
         places[guest][(line / LINES) as usize] * PAGE + line % LINES * LINE
     };
-    // Access every line once; otherwise lines not drawn in the warm-up would miss after it.
+    // Access every line once, as random loads may leave some out in the warm-up.
     for guest in (0..2).filter(|guest| runs[*guest] && prepared[*guest].lines.is_none()) {
         for line in 0..prepared[guest].round() {
             if line % PROGRESS_STEP == 0 {

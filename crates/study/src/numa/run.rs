@@ -1,5 +1,5 @@
 //! Average latency and bandwidth of a program under a placement mode, and the shares of its memory
-//! accesses that go to DRAM and to other memory, local and remote.
+//! accesses on DRAM and on other memory, local and remote.
 //!
 //! A stream is counted in closed form ([`closed_form`] in memory mode), a trace access by access,
 //! after the CPU caches of the machine and, in memory mode, through the simulated cache. The time
@@ -103,7 +103,7 @@ pub struct Ran {
 }
 
 /// Counts of accesses to one memory, indexed by whether they store, whether they are random, and
-/// [`OUTCOMES`]. Memory without a cache in front counts all as hits.
+/// [`OUTCOMES`]. Without a cache in front, all accesses count as hits.
 #[derive(Clone, Debug, Default)]
 struct Uses([[[f64; 3]; 2]; 2]);
 
@@ -155,7 +155,7 @@ pub fn run(
     })
 }
 
-/// Shares of a stream's accesses; `None` if the stream does not fit.
+/// Shares of a stream's accesses; `None` if the stream does not fit in memory.
 fn stream_uses(
     topology: &Topology,
     memories: &[Memory],
@@ -182,7 +182,8 @@ fn stream_uses(
             Some(cache) => form((pages * PAGE) as f64 / topology.nodes[cache].bytes as f64),
             None => 1.0,
         };
-        // The number of accesses to a cached line is geometric. A line leaves clean if none stored.
+        // The number of accesses to a line while cached has a geometric distribution; the line is
+        // evicted clean if all are loads.
         let loads = 1.0 - stream.writes;
         let clean = loads * (1.0 - hit) / (1.0 - loads * hit).max(f64::MIN_POSITIVE);
         for (write, part) in [(0, loads), (1, stream.writes)] {
@@ -202,17 +203,17 @@ struct Walk<'a> {
     frames: &'a [u64],
     /// The group whose memories take turns by page number; `None` for other modes.
     turns: Option<&'a Group>,
-    /// Memory and frame of each page, by page number of the trace.
+    /// Memory and frame of each touched page, by page number.
     pages: FxHashMap<u64, (u32, u64)>,
     /// Number of used frames of each memory.
     taken: Vec<u64>,
     /// Shuffled order of the frames of each memory.
     order: Vec<Option<Permutation>>,
     caches: Vec<Option<MemorySideCache>>,
-    /// The last line of each thread.
+    /// The last line accessed by each thread.
     last: FxHashMap<u32, u64>,
     uses: Vec<Uses>,
-    /// A page had no room in any memory.
+    /// Some page found no room in any memory.
     missing: bool,
 }
 
@@ -316,7 +317,7 @@ impl<'a> Walk<'a> {
 /// Bytes moved on one node, indexed by whether they are stored and whether access is random.
 type Moved = [[f64; 2]; 2];
 
-/// Complete `row` with the latency, bandwidth and shares of counted accesses.
+/// Complete `row` from the counted accesses.
 fn finish_row(
     topology: &Topology,
     memories: &[Memory],

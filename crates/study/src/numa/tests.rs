@@ -54,8 +54,8 @@ fn the_slowest_part_determines_the_time_of_a_page() {
     // Clean lines are not written back, so the core is slower than the medium.
     near(of("memory-mode", 0, false).ns(), 219.0 + 6.4 * (101.0 + 169.0));
     assert_eq!(of("memory-mode", 2, true).bound_by(), "link");
-    // Three modules of a node at once, or the six of two nodes that take turns: the core is slower
-    // than either, and 20 cores are not.
+    // Three modules of one node, or six of two interleaved nodes: one core is slower than the modules,
+    // 20 cores are faster.
     let all = |mode_name: &str, index, share, threads| {
         with(mode_name, index, share, &move |o| (o.all_modules, o.threads) = (true, threads))
     };
@@ -89,7 +89,7 @@ fn interleaving_over_more_modules_clears_faster() {
     assert_eq!(page_ns(&[4], true, 1), (1781.0, "medium"));
     assert_eq!(page_ns(&[4, 5], true, 1), (1301.0, "core"));
     assert_eq!(page_ns(&[4, 5], true, 8), (890.0, "medium"));
-    // Half of the pages are in DRAM, during whose clearing the module drains.
+    // Half of the pages are in DRAM; the module drains while the core clears these.
     assert_eq!(page_ns(&[0, 4], true, 1), (1301.0, "core"));
     // Without `all_modules`, one core gains nothing from a second module; several cores do.
     assert_eq!(page_ns(&[4, 5], false, 1), page_ns(&[4], false, 1));
@@ -98,8 +98,8 @@ fn interleaving_over_more_modules_clears_faster() {
 }
 
 #[test]
-fn durations_of_paper_004_are_met_by_one_module_at_a_time() {
-    // Table 2 (seconds by GiB); goal: each within 10 %, the mean within 5 %.
+fn durations_match_table_2_of_paper_004() {
+    // Seconds by GiB, each within 10 %, the mean error below 5 %.
     let mut errors = Vec::new();
     for (mode_name, cells) in [
         ("memory-mode", [64.74, 581.29, 847.93, 1805.33].as_slice()),
@@ -152,7 +152,6 @@ fn every_page_is_accounted_for() {
 
 #[test]
 fn threads_speed_up_and_remote_modules_slow_down_an_allocation() {
-    // Three threads exceed one module's 2.3 GB/s on the same socket.
     let topology = topology("optane-4node");
     let mut many = options(Allocator::User);
     let time = |options: &AllocOptions| {
@@ -186,7 +185,7 @@ fn vmalloc_notes_the_nodes_that_only_a_program_can_use() {
     assert!(said.starts_with("none of it is on pmem4: vmalloc"), "{said}");
     assert!(weighted(Allocator::User, &[0, 4]).is_none());
     assert!(weighted(Allocator::Vmalloc, &[0, 1]).is_none());
-    // A program would use DRAM first too.
+    // A program also uses DRAM first.
     assert!(note("kmem-dax", Allocator::Vmalloc, &[], 80).is_none());
 }
 
@@ -246,7 +245,7 @@ fn interleaving_helps_many_threads_and_not_one() {
         };
         stream(mode_name, load, &both).gb_per_second.unwrap()
     };
-    // One thread has the mean latency of its pages (weights 2 to 1), many the sum of bandwidths.
+    // One thread has the mean latency of its pages (weights 2 to 1), many have the sum of bandwidths.
     assert!(speed("weighted-interleave", 1) < speed("kmem-dax", 1));
     let sum = speed("weighted-interleave", 64);
     assert!((sum / (45.0 + 22.8) - 1.0).abs() < 0.02, "{sum}");
@@ -271,7 +270,7 @@ fn a_trace_is_counted_access_by_access() {
     for (node, cpus) in small.nodes.iter_mut().zip(&small.cpus) {
         (node.reserved, node.bytes) = (0, if *cpus > 0 { 64 << 10 } else { 256 << 10 });
     }
-    // Touch 32 pages, then access lines 0 of pages 0 and 16, which collide, and line 1 of page 0.
+    // Touch 32 pages, then access line 0 of pages 0 and 16, which collide, and line 1 of page 0.
     let mut accesses: Vec<(u64, bool)> = (0..32).map(|page| (page * 64, false)).collect();
     for _ in 0..20 {
         accesses.extend([(0, true), (16 * 64, false), (1, false)]);
@@ -293,7 +292,7 @@ fn a_trace_is_counted_access_by_access() {
 
 #[test]
 fn interleaving_goes_by_page_number() {
-    // Every fourth page, from high to low: by page number, all belong to node 0 of the four.
+    // Every fourth page, from high to low: four nodes take turns by page number, so all are on node 0.
     let accesses: Vec<(u64, bool)> = (0..40).rev().map(|page| (page * 4 * 64, false)).collect();
     let (_folder, reader) = traced(&accesses);
     let shares = |mode_name: &str, nodes: &[usize], weights: &[u64]| {
@@ -306,11 +305,11 @@ fn interleaving_goes_by_page_number() {
         [row.local_dram_share, row.remote_dram_share, row.local_far_share, row.remote_far_share]
     };
     assert_eq!(shares("interleave", &[0, 1, 2, 3], &[]), [1.0, 0.0, 0.0, 0.0]);
-    // Turns 0, 1 and 2 are of node 0, turn 3 of node 4: pages 0, 4, 8 .. have turn 0 alone.
+    // Node 0 has turns 0, 1 and 2, node 4 has turn 3: pages 0, 4, 8, ... all have turn 0.
     assert_eq!(shares("weighted-interleave", &[0, 4], &[3, 1]), [1.0, 0.0, 0.0, 0.0]);
-    // The order of nodes does not matter, only each node's weight.
+    // The order of nodes does not matter.
     assert_eq!(shares("weighted-interleave", &[4, 0], &[1, 3]), [1.0, 0.0, 0.0, 0.0]);
-    // Node 0 has four of five turns, and multiples of four fall on each turn equally often.
+    // Node 0 has four of five turns; multiples of four fall on each turn equally often.
     assert_eq!(shares("weighted-interleave", &[0, 4], &[4, 1]), [0.8, 0.0, 0.2, 0.0]);
 }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::engine::Outcome;
 use super::page_size::PageSize;
 
-/// One page size x memory size.
+/// Counts of one page size and memory size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     pub page_bytes: u64,
@@ -14,7 +14,7 @@ pub struct Cell {
     pub memory_fraction: Option<f64>,
     /// Frames: memory / page.
     pub frames: u64,
-    /// References at this page size: a record that crosses a page border counts on both sides.
+    /// References; a record that crosses a page border counts on both sides.
     pub references: u64,
     /// Page walks; an estimate when sampled.
     pub tlb_misses: u64,
@@ -32,7 +32,7 @@ pub struct Cell {
     pub dirty_evictions: u64,
     /// Distinct pages of this size: the minimum number of faults.
     pub pages: u64,
-    /// How many of the pages are file pages.
+    /// File pages among `pages`.
     pub file_pages: u64,
     pub kinds: FaultKinds,
 }

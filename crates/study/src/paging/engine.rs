@@ -9,24 +9,24 @@ pub const SIZES: usize = 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub faults: u64,
-    /// Evictions of pages written since they became resident.
+    /// Evictions of dirty pages.
     pub dirty_evictions: u64,
     /// Page faults on pages of files.
     pub file_faults: u64,
-    /// Evictions of written pages of files.
+    /// Evictions of dirty pages of files.
     pub file_dirty_evictions: u64,
     /// Page faults on pages whose content was discarded.
     pub void_faults: u64,
 }
 
-/// Simulates some memory sizes at one page size. Its pages are the frames of [`crate::lifetimes`];
+/// Simulates several memory sizes at one page size. Its pages are the frames of [`crate::lifetimes`];
 /// without lifetimes, each page is its own frame. Ids are dense and reused.
 pub trait Engine: Send {
     /// Prefetch the state of `page`, which a later window contains.
     fn prefetch(&self, _page: u32) {}
     /// Apply the references of one window.
     fn window(&mut self, view: &View<'_>);
-    /// The next reference to `page`, which has this page number, is its first.
+    /// The next reference to `page`, whose page number is `number`, is its first.
     fn begin(&mut self, _page: u32, _number: u64) {}
     /// A page that has just begun belongs to a file, and may be executable.
     fn begin_file(&mut self, page: u32, executable: bool);

@@ -1,8 +1,8 @@
 //! `nearfar explain`: attribution of the misses of one row to regions, address ranges and code.
 //!
-//! The simulation is that of the study, but reference by reference, and therefore slower; with a
-//! processor it is that of the machine's view. The sums over regions, and over ranges, equal the
-//! study's counts.
+//! The simulation is that of the study, but reference by reference and therefore slower; with a
+//! processor, it is that of `--view machine`. The sums over regions and over ranges equal the study's
+//! counts.
 
 mod machine_costs;
 mod memory;
@@ -23,7 +23,7 @@ use tally::Tally;
 
 /// Maximum number of address ranges in a result; neighbours are merged.
 pub const RANGES: usize = 256;
-/// Maximum number of code sites in a result, enough to group by function; the rest are summed up.
+/// Maximum number of code sites in a result, enough to group by function; further sites are summed up.
 pub const SITES: usize = 1 << 16;
 /// Records between two calls of `on_progress`.
 const PROGRESS_STEP: u64 = 1 << 22;
@@ -68,7 +68,7 @@ pub struct Counts {
     pub file_rereads: u64,
     /// With a machine ([`explain_on_machine`]): faults that need no device.
     pub given: u64,
-    /// Time of these faults, in picoseconds.
+    /// Time of the `given` faults, in picoseconds.
     pub given_ps: u64,
     /// Time of page walks before overlap, in picoseconds.
     pub walk_ps: u64,
@@ -97,7 +97,7 @@ impl Counts {
 /// Counts of a part of the address space.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Place {
-    /// Name of the region; if a range has several, their names joined by ` + `.
+    /// Name of the region; names of several regions of a range are joined by ` + `.
     pub name: String,
     /// First byte of the lowest range with references.
     pub addr_low: u64,
@@ -114,9 +114,9 @@ pub struct Place {
 pub struct Site {
     /// Region of the code.
     pub name: String,
-    /// The program that ran it; empty for the first program of the trace.
+    /// The program that ran the code; empty for the first program of the trace.
     pub program: String,
-    /// Offset in its file, if the region is a file.
+    /// File offset, if the region is a file.
     pub offset: Option<u64>,
     /// Address of the thread's last instruction fetch: in a capture, the start of a basic block.
     /// `None` for the sum of all further sites and for references before any fetch.
@@ -129,7 +129,7 @@ pub struct Site {
 /// Misses and faults of one page size and memory size, by place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explained {
-    /// Pages had lifetimes.
+    /// Whether pages had lifetimes.
     pub lifetimes: bool,
     /// Sum over all places.
     pub total: Counts,
@@ -170,7 +170,6 @@ pub fn explain(
             pages.events(at, &mut simulation);
             tally.record(at, thread);
             at += 1;
-            // Pages are identified by address space and address, names by address.
             let placed = pages.place(thread, addr);
             if KindSet::FETCHES.has(kind) {
                 tally.fetch(thread, addr);
@@ -234,7 +233,7 @@ pub fn memory_bytes(
     Ok((lives, options.memory_bytes(whole)[0].0))
 }
 
-/// Whether pages have lifetimes; a page table, TLB and memory without references so far.
+/// Whether pages have lifetimes, and an empty page table, TLB and memory.
 fn start(
     reader: &Reader,
     options: &Options,

@@ -1,8 +1,8 @@
 //! Costs on a machine by place and code, and the private memory of each region.
 //!
-//! The pass over the trace is that of the machine's view ([`Touches`]); all page sizes share it. Few
-//! references are touches or can fault, and only these get a place and code; the others are
-//! counted by block.
+//! The pass over the trace is that of `--view machine` ([`Touches`]); all page sizes share it. Only
+//! touches and references that can fault get a place and code; most references are only counted by
+//! block.
 
 use nearfar_hardware::processor::{Hierarchy, Processor};
 use nearfar_trace::{Batch, KindSet, Reader, Result};
@@ -21,8 +21,8 @@ use crate::paging::machine::waits::{Costs, PageSize, Watch};
 use crate::paging::options::Options;
 use crate::slot;
 
-/// Attribute the costs at each of `page_sizes`. `memory` has the page table, TLB and memory, without
-/// references so far, that determine faults for lack of memory.
+/// Attribute the costs at each of `page_sizes`. `memory` has the empty page table, TLB and memory that
+/// determine faults for lack of memory.
 pub fn explain(
     reader: &Reader,
     options: &Options,
@@ -52,7 +52,7 @@ pub fn explain(
     places.finish(sizes, processor.map_ns)
 }
 
-/// Counts by place id and by site id, and those of the kernel.
+/// Counts by place id and by site id, and the kernel's counts.
 #[derive(Clone, Default)]
 struct ByPlace {
     places: Vec<Counts>,
@@ -81,9 +81,9 @@ impl<T: Eq + std::hash::Hash> Ids<T> {
     }
 }
 
-/// A reference that has touches, with its place and code.
+/// A reference that has touches.
 struct Entry {
-    /// Number of touches of its chunk up to and including its own.
+    /// Number of touches in the chunk up to the end of this reference.
     until: usize,
     place: u32,
     site: u32,
@@ -106,6 +106,7 @@ struct Places {
     names: Names,
     /// The thread of the previous record, unless an event followed.
     running: Option<usize>,
+    /// The thread of the current record.
     thread: usize,
     /// The current record is of the kernel.
     by_kernel: bool,
@@ -115,8 +116,9 @@ struct Places {
     /// By region and address >> [`MIN_RANGE_SHIFT`].
     places: Ids<(u32, u64)>,
     sites: Ids<Option<(Code, u64)>>,
-    /// Place and region by process and page, and site by process and address, until the next event.
+    /// Place and region by process and page, until the next event.
     known_places: FxHashMap<(u32, u64), (u32, u32)>,
+    /// Site by process and address, until the next event.
     known_sites: FxHashMap<(u32, u64), u32>,
     counts: ByPlace,
     page_bytes: u64,
@@ -125,7 +127,7 @@ struct Places {
     blocks: Vec<BlockState>,
     /// Changes whenever a repeated reference may have an effect again.
     stamp: u64,
-    /// Faults that mapped pages of the page cache so far.
+    /// Number of faults so far that mapped pages of the page cache.
     mapped: u64,
     entries: Vec<Entry>,
 }
@@ -374,15 +376,14 @@ impl Watch for Attribution<'_> {
 /// Private memory by region.
 #[derive(Default)]
 struct RegionMemory {
-    /// Region of the first reference to each block.
+    /// Region of the first reference, by block.
     region_of: Vec<u32>,
     /// Current and peak bytes by region.
     bytes: Vec<(i64, i64)>,
 }
 
 impl RegionMemory {
-    /// Assumes that blocks which end or move together are of one region (not exact when a process
-    /// ends).
+    /// Attribute a change to the region of its first block (not exact when a process ends).
     fn changed(&mut self, change: &Change, bytes: i64) {
         let first = match change {
             Change::Ended { blocks, .. } | Change::Freed(blocks) => blocks.first().copied(),

@@ -18,10 +18,9 @@ pub struct Target {
     pub frame: u32,
 }
 
-/// State of a frame.
 #[derive(Clone, Copy, Default)]
 struct Frame {
-    /// The next reference is the first.
+    /// The next reference is the first to the frame.
     is_new: bool,
     of_file: bool,
     /// The next fault is not a swap-in, because the content was discarded.
@@ -30,7 +29,6 @@ struct Frame {
     void_once: bool,
 }
 
-/// A TLB and a memory.
 pub struct TlbAndMemory {
     first: Buffer,
     second: Option<Buffer>,
@@ -49,7 +47,6 @@ impl TlbAndMemory {
         }
     }
 
-    /// Apply an action of the page table.
     pub fn apply(&mut self, action: Action) {
         match action {
             Action::Shootdown { page, number } => {
@@ -114,7 +111,7 @@ impl TlbAndMemory {
 
 /// A memory of pages, which are frames of a page table.
 pub trait Memory: Send {
-    /// The next reference to `page` is its first, at this page number.
+    /// The next reference to `page`, whose page number is `number`, is its first.
     fn begin(&mut self, _page: u32, _number: u64) {}
     /// A page that has just begun belongs to a file, and may be executable.
     fn begin_file(&mut self, _page: u32, _executable: bool) {}
@@ -126,7 +123,7 @@ pub trait Memory: Send {
     /// The next reference makes a discarded page an ordinary one.
     fn undo_discard(&mut self, _page: u32) {}
     fn is_resident(&self, page: u32) -> bool;
-    /// Whether a repeated reference to a page since the last fault has an effect.
+    /// Whether repeated references to a page between two faults have an effect.
     fn needs_every_reference(&self) -> bool {
         false
     }
@@ -150,8 +147,7 @@ impl Visitor for NewMemory {
     }
 }
 
-/// LRU: a list of pages by last reference. The word of a link is 1 for a resident page. The size of
-/// `links` grows with the pages, not with the frames.
+/// LRU: a list of pages by last reference. The word of a link is 1 for a resident page.
 struct LruMemory {
     frames: u64,
     used: u64,

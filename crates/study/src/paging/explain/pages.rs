@@ -19,14 +19,14 @@ pub enum Pages {
     Lives(Box<Lives>),
 }
 
-/// Pages with lifetimes.
 pub struct Lives {
     block_shift: u32,
     blocks: Blocks,
     table: PageTable,
     events: Events,
-    /// The thread of the previous record, unless an event followed, and its address space.
+    /// The thread of the previous record; `None` after an event.
     running: Option<u32>,
+    /// Address space of the running thread.
     space: u32,
 }
 
@@ -72,7 +72,7 @@ impl Pages {
         lifetimes::place(lives.space, addr)
     }
 
-    /// Apply a reference to a block; passes changes to `simulation`. Returns its target.
+    /// Apply a reference to a block, and its changes to `simulation`. Returns the target.
     pub fn reference(&mut self, block: u64, write: bool, simulation: &mut TlbAndMemory) -> Target {
         match self {
             Pages::Permanent { ids, .. } => {

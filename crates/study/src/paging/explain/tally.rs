@@ -11,7 +11,6 @@ use crate::info::names::{self, Names, UNNAMED};
 /// log2 of the bytes of the smallest address range, unless a page is larger.
 pub const MIN_RANGE_SHIFT: u32 = 16;
 
-/// Counts by region, range and code.
 pub struct Tally {
     names: Names,
     counted: Counted,
@@ -19,14 +18,16 @@ pub struct Tally {
     fetched: FxHashMap<u32, u64>,
     /// log2 of the bytes of a cell; cells are merged into ranges at the end.
     cell_shift: u32,
-    /// 4 KiB page and cell of the previous reference, whose counts are in `counts`.
+    /// 4 KiB page and cell of the previous reference.
     current: Option<(u64, u64)>,
+    /// Region of `current`.
     region: u32,
+    /// Counts of `current` that are not yet in `counted`.
     counts: Counts,
 }
 
 impl Tally {
-    /// Empty counts; `shift` is log2 of the page size.
+    /// `shift` is log2 of the page size.
     pub fn new(reader: &Reader, shift: u32) -> Result<Self> {
         Ok(Self {
             names: Names::new(reader)?,
@@ -47,7 +48,6 @@ impl Tally {
         }
     }
 
-    /// The thread fetches instructions at this address.
     pub fn fetch(&mut self, thread: u32, addr: u64) {
         self.fetched.insert(thread, addr);
     }
@@ -101,18 +101,18 @@ impl Tally {
     }
 }
 
-/// Counts by region and cell, and by code: the last instructions that the thread fetched.
+/// Counts by region and cell, and by the code that the thread fetched last.
 #[derive(Default)]
 pub struct Counted {
     /// Counts of the kernel's references.
     pub kernel: Counts,
     /// By region id and cell.
     pub places: FxHashMap<(u32, u64), Counts>,
-    /// By code; `None` before the thread's first fetch. The result has none if there are no fetches.
+    /// By code; `None` before the thread's first fetch.
     pub sites: FxHashMap<Option<(names::Code, u64)>, Counts>,
 }
 
-/// The sites with most events, and the sum of the rest; `name_of` returns the name of a region.
+/// The sites with most events, and the sum of all other sites; `name_of` returns the name of a region.
 fn top_sites(
     sites: FxHashMap<Option<(names::Code, u64)>, Counts>,
     programs: &[String],
@@ -150,8 +150,8 @@ fn top_sites(
 }
 
 impl Counted {
-    /// The result, with the names of regions ([`Names::finish`]) and programs. `resident`: peak bytes
-    /// of private memory by region id.
+    /// The result, with the result of [`Names::finish`]. `resident`: peak bytes of private memory by
+    /// region id.
     pub fn explained(
         self,
         (merged, texts): &(Vec<u32>, Vec<Option<String>>),
@@ -224,7 +224,7 @@ impl Counted {
             (std::cmp::Reverse(r.counts.tlb_misses + r.counts.faults + r.counts.given), r.addr_low)
         });
         let kernel = self.kernel;
-        // The caller sets these.
+        // Set by the caller.
         let (lifetimes, kernel_instructions) = (false, 0);
         Explained { lifetimes, total, kernel, kernel_instructions, regions, ranges, sites }
     }

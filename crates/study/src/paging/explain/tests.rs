@@ -1,4 +1,4 @@
-//! Tests of `explain`: counts sum to those of the study, and places equal those of a plain loop.
+//! Tests of `explain`: counts add up to those of the study, and places equal those of a plain loop.
 
 use nearfar_hardware::processor::Hierarchy;
 use nearfar_kernel::replacement::REPLACEMENTS;
@@ -59,7 +59,6 @@ fn of_cell(cell: &Cell) -> Counts {
     }
 }
 
-/// The costs of a page size in a pass that skips no references.
 struct Plain<'a>(PageSize<'a>, Costs);
 
 impl Watch for &mut Costs {
@@ -68,6 +67,7 @@ impl Watch for &mut Costs {
     }
 }
 
+/// The costs of a page size in a pass that skips no references.
 fn plain(reader: &Reader, options: &Options, processor: &Processor, lives: bool) -> Costs {
     let hierarchy = Hierarchy::for_ages(&processor.caches);
     let mut touches = Touches::new(reader, options, processor, hierarchy, lives).unwrap();
@@ -81,7 +81,7 @@ fn plain(reader: &Reader, options: &Options, processor: &Processor, lives: bool)
     sizes[0].1
 }
 
-/// On a processor, walks, second-level hits and fault times equal those of the machine's view, and
+/// On a processor, walks, second-level hits and fault times equal those of `--view machine`, and
 /// places sum to the total.
 fn check_on_machine(steps: &[Step], lives: bool) {
     let folder = tempfile::tempdir().unwrap();
@@ -128,7 +128,6 @@ fn check_on_machine(steps: &[Step], lives: bool) {
     }
 }
 
-/// With lifetimes, at every page size, with memories in bytes and as fractions of the peak.
 fn check_lives(steps: &[Step], tlb: &str, policy: &str, kinds: KindSet) {
     let folder = tempfile::tempdir().unwrap();
     let reader = trace(steps, &PROCESSES, folder.path());
@@ -191,7 +190,7 @@ fn check(records: &[Record], tlb: &str, policy: &str) {
     }
 }
 
-/// Moves the kernel's references to a region of their own, whose counts are then the kernel's.
+/// Puts only the kernel's references into region `high`, whose counts must equal the kernel's counts.
 fn check_kernel(records: &[Record], tlb: &str) {
     let by_kernel = |r: &Record| KindSet::KERNEL.contains(r.kind);
     let records: Vec<Record> = records
@@ -299,9 +298,8 @@ fn a_miss_belongs_to_the_code_that_its_thread_fetched_last() {
     assert_eq!(faults(KindSet::ALL)[3], others);
 }
 
-/// The address of the mapping does not matter.
 #[test]
-fn code_is_identified_by_offset_in_a_file_and_program() {
+fn code_is_identified_by_program_and_file_offset_at_any_address() {
     let map = |thread, addr, offset, name: &str| {
         Step::Event(RegionEvent {
             thread,
@@ -358,7 +356,6 @@ fn code_is_identified_by_offset_in_a_file_and_program() {
     );
 }
 
-/// Far more cells than ranges, up to the top of the address space.
 #[test]
 fn ranges_are_merged_to_the_maximum_number() {
     let records: Vec<Record> = (0..2000u64)
@@ -383,9 +380,8 @@ fn ranges_are_merged_to_the_maximum_number() {
     assert!(found.ranges.windows(2).all(|pair| pair[0].addr_high <= pair[1].addr_low.into()));
 }
 
-/// Two processes map different memory at the same address; the second also frees it once.
 #[test]
-fn memory_and_names_are_those_of_the_process() {
+fn processes_have_their_own_memory_and_names_at_an_address() {
     let event = |event, thread, name: &str| {
         let (addr, length, prot) = (LOW, 4096, "rw-p".into());
         let name = name.into();

@@ -2,22 +2,22 @@
 
 use crate::slot;
 
-/// Costs of an area.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AreaCosts {
-    /// Waiting of threads, before overlap, in picoseconds.
+    /// Waiting time of threads, before overlap, in picoseconds.
     pub wait_ps: u64,
-    /// Faults, in picoseconds.
+    /// Time of faults, in picoseconds.
     pub fault_ps: u64,
     /// Part of `fault_ps` that fills memory.
     pub start_ps: u64,
-    /// Private memory at the last moment, and its part in larger pages; both in small pages.
+    /// Mapped private memory since the last [`Areas::pass`], and its part in larger pages; both in
+    /// small pages.
     mapped: [u64; 2],
-    /// Integrals of both over time: small pages times nanoseconds.
+    /// Integrals of `mapped` over time: small pages times nanoseconds.
     pub page_ns: [f64; 2],
 }
 
-/// The areas, by number.
+/// Costs by area number.
 #[derive(Debug, Default)]
 pub struct Areas(Vec<AreaCosts>);
 
@@ -26,9 +26,9 @@ impl Areas {
         slot(&mut self.0, area)
     }
 
-    /// Add the time since the last moment; `mapped` is the current private memory.
+    /// Pass `ns` nanoseconds at the previous private memory; `mapped` is the memory by area from now on.
     pub fn pass(&mut self, ns: f64, mapped: &[[u64; 2]]) {
-        // Extend to the areas of `mapped`.
+        // Grow the table to the areas of `mapped`.
         self.of((mapped.len() as u32).max(1) - 1);
         for (area, &mapped) in self.0.iter_mut().zip(mapped) {
             for (sum, pages) in area.page_ns.iter_mut().zip(area.mapped) {

@@ -7,15 +7,15 @@ use nearfar_kernel::readahead::Fetch;
 
 use super::SMALL;
 
-/// Maximum number of pending requests; the oldest is dropped when there are more.
+/// Maximum number of pending requests; beyond it, the oldest is dropped.
 const MAX_PENDING: usize = 64;
 
-/// The requests of a thread to a storage. Threads do not compete for it.
+/// The requests of a thread to a storage. Threads do not compete for the storage.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
-    /// End of the last request.
+    /// Completion time of the last request.
     busy_ns: f64,
-    /// Requests by number, and when they are done.
+    /// Number and completion time of requests.
     pending: VecDeque<(u32, f64)>,
     /// Waiting time of the thread so far.
     pub waited_ns: f64,

@@ -18,11 +18,10 @@ pub const NO_PAGE: Page = Page { number: u64::MAX, block: 0, line: 0, settled: t
 const HINTS: usize = 256;
 
 /// The most recently used 4 KiB pages of a thread, as many as the smallest first TLB level has
-/// entries. Every first level contains them, at any page size. They leave in LRU order, which is
-/// also the LRU order of the TLB's other entries.
+/// entries. Every first TLB level contains them, at any page size. They leave in LRU order.
 #[derive(Clone)]
 pub struct Last {
-    /// Pages with the time of their last use.
+    /// Pages with the time of their last use; 0 for none.
     pages: Vec<(Page, u64)>,
     /// Index in `pages` by hash of the page number; may be stale.
     hints: [u16; HINTS],

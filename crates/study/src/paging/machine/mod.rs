@@ -12,8 +12,7 @@
 //! lines that the level evicts ([`nearfar_hardware::processor::Ages`]).
 //!
 //! Memory is unlimited here; the cost of smaller memories is added from the faults of the study.
-//! Pages of files are read as [`nearfar_kernel::readahead`] says, and threads wait for them
-//! ([`files`]).
+//! File pages are read with [`nearfar_kernel::readahead`], and threads wait for them ([`files`]).
 
 pub(crate) mod areas;
 mod files;
@@ -48,13 +47,13 @@ const LARGE: u32 = 21;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Time {
     pub page_bytes: u64,
-    /// Instructions without misses.
+    /// Execution of instructions without misses.
     pub cpu_ns: f64,
     /// Waiting for the second level of the TLB.
     pub tlb_ns: f64,
     /// Waiting for page walks.
     pub walk_ns: f64,
-    /// Waiting for the second and the third level of cache.
+    /// Waiting for the second and third cache level.
     pub cache_ns: f64,
     /// Waiting for memory.
     pub dram_ns: f64,
@@ -67,15 +66,14 @@ pub struct Time {
     pub map_ns: f64,
     /// First-level TLB misses that hit the second level.
     pub tlb_second_hits: u64,
-    /// Page walks.
     pub walks: u64,
     /// Peak bytes of private memory.
     pub resident_bytes: u64,
-    /// Share of the large pages whose memory was read before it was written.
+    /// Share of large pages that were read before they were written.
     pub read_first_share: f64,
     /// Requests for pages of files that were not read before.
     pub file_requests: u64,
-    /// Waiting for these requests, on each storage.
+    /// Waiting for `file_requests`, on each storage.
     pub file_ns: Vec<f64>,
 }
 

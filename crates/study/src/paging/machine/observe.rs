@@ -1,10 +1,9 @@
-//! Observers of the references of a pass over a trace.
+//! The interface of observers of a pass over a trace.
 
 use nearfar_trace::Batch;
 
 use super::touches::Chunk;
 
-/// Observes the references of a trace.
 pub trait Observe {
     /// Whether to pass records that change no state to [`Observe::repeats`] first. Needs
     /// `Hierarchy::for_ages`, which finds every line in the first level.
@@ -23,12 +22,12 @@ pub trait Observe {
     fn batch(&mut self, _batch: &Batch) {}
     /// An event happened, so pages may have changed.
     fn event(&mut self) {}
-    /// Record number `at` begins, of the kind with this on-disk number.
+    /// Record number `at` begins.
     fn record(&mut self, _at: u64, _thread: usize, _addr: u64, _kind: u8) {}
     /// The current record references a line.
-    fn access(&mut self, _page: Access) {}
-    /// The last access, to page `number`, added touches to the chunk; `maps` faults mapped pages of
-    /// the page cache so far.
+    fn access(&mut self, _access: Access) {}
+    /// The last access, to page `number`, added touches to the chunk. `maps`: faults so far that mapped
+    /// pages of the page cache.
     fn touched(&mut self, _chunk: &Chunk, _number: u64, _maps: u64) {}
 }
 

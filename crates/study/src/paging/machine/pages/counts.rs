@@ -5,7 +5,7 @@ use nearfar_kernel::thp::ORDERS;
 /// Faults, except those that wait for a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Faults that mapped an existing page: the first read of shared memory, or of private memory.
+    /// Faults that mapped an existing page, such as the zero page or shared memory.
     pub maps: u64,
     /// Faults that allocated a page of private memory, by its order.
     pub pages: [u64; ORDERS],
@@ -39,11 +39,11 @@ pub struct Events {
     pub merges: u64,
     /// A huge page became small pages.
     pub splits: u64,
-    /// A fault took small pages, as no block of 2 MiB was free, or memory was at its limit.
+    /// A fault took smaller pages, because no block of 2 MiB was free or memory was at its limit.
     pub fallbacks: u64,
     /// A fault freed a block of 2 MiB by direct compaction.
     pub compactions: u64,
-    /// Reclaim split a page to free its empty parts.
+    /// Reclaim split a large page to free its unused parts.
     pub shrunk: u64,
     /// Small pages that went to swap.
     pub swap_outs: u64,

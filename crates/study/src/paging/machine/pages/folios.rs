@@ -9,24 +9,24 @@ use crate::slot;
 #[derive(Clone, Copy, Debug)]
 pub struct Folio {
     pub order: u8,
-    /// It waits in [`Lists::to_split`].
+    /// The folio is in [`Lists::to_split`].
     queued: bool,
     /// The huge zero page, which takes no memory.
     pub zero: bool,
-    /// Offset in its range of 2 MiB at allocation, in small pages.
+    /// Offset in the 2 MiB range at allocation, in small pages.
     pub at: u16,
     /// Page-table entries of all processes that map a part of it; one for each 4 KiB.
     pub mapped: u32,
-    /// Number of the last reclaim that found it referenced.
+    /// Number of the last reclaim that found the folio referenced.
     pub cleared: u32,
-    /// The area that it was allocated for.
+    /// The area that the folio was allocated for.
     pub area: u32,
-    /// The range of 2 MiB that maps it in the process that allocated it.
+    /// The 2 MiB range that maps the folio in the process that allocated it.
     pub key: u64,
 }
 
 impl Folio {
-    /// Whether a part of it was unmapped.
+    /// Whether a part of the folio is not mapped.
     pub fn is_partial(&self) -> bool {
         self.mapped < 1 << self.order
     }
@@ -59,17 +59,15 @@ impl Folios {
         self.folios.get(folio as usize)
     }
 
-    /// The folio with this id; `None` for a constant such as [`super::NONE`].
     pub fn get_mut(&mut self, folio: u32) -> Option<&mut Folio> {
         self.folios.get_mut(folio as usize)
     }
 
-    /// Whether this is the huge zero page.
     pub fn is_zero(&self, folio: u32) -> bool {
         self.get(folio).is_some_and(|folio| folio.zero)
     }
 
-    /// Allocate a folio, which nothing maps yet.
+    /// Allocate an unmapped folio at page number `first`.
     pub fn new_folio(&mut self, order: u32, first: u64, area: u32) -> u32 {
         self.held += 1 << order;
         slot(&mut self.by_area, area);
@@ -83,7 +81,7 @@ impl Folios {
         id
     }
 
-    /// A mapping of the huge zero page.
+    /// A folio for a mapping of the huge zero page.
     pub fn new_zero(&mut self, first: u64) -> u32 {
         self.add((HUGE, true), first, 0)
     }
@@ -114,7 +112,7 @@ impl Folios {
         }
     }
 
-    /// Take a folio from the queue of those to split.
+    /// Take a folio from [`Lists::to_split`].
     pub fn next_to_split(&mut self) -> Option<u32> {
         let id = self.limited.as_mut()?.to_split.pop()?;
         self.folios[id as usize].queued = false;

@@ -1,18 +1,18 @@
 //! The pages of private memory, and their sizes under the kernel's settings for huge pages.
 //!
 //! A fault takes the largest page that the settings allow ([`nearfar_kernel::thp`]), that lies in one
-//! area of private memory with one advice, and of which nothing is mapped. All other memory has 4 KiB
-//! pages: files, shared memory, mappings that are too small at that time, and what was copied after a
-//! fork. The memory of a page is a *folio*, which stays until no part of it is mapped.
+//! area of private memory with one advice, and that is entirely unmapped. All other memory has 4 KiB
+//! pages: files, shared memory, mappings that are too small at the fault, and copies after a fork. The
+//! memory of a page is a *folio*, which stays until no part of it is mapped.
 //!
 //! A huge page (2 MiB) is *split* if a part of it is unmapped, moved, freed or copied
-//! (`__split_huge_pmd`): then it is mapped as small pages, and khugepaged may merge them again. Smaller
-//! large pages are mapped as small pages from the start; the TLB may join them.
+//! (`__split_huge_pmd`): it is then mapped as small pages, which khugepaged may merge again. Large pages
+//! below 2 MiB are mapped as small pages from the start; the TLB may join these.
 //!
-//! If the first reference reads, it maps the zero page, which takes no memory. Below 2 MiB that is
-//! the zero page of 4 KiB: the first write copies 4 KiB, and what lies around stays small
-//! (`do_wp_page`). At 2 MiB it is the huge zero page, and the first write to any part of it
-//! allocates a huge page (`do_huge_zero_wp_pmd`, Linux 6.13; before, it was split).
+//! A first reference that reads maps a zero page, which takes no memory. If 2 MiB are allowed, this is
+//! the huge zero page, and the first write to any part of it allocates a huge page
+//! (`do_huge_zero_wp_pmd`, Linux 6.13; earlier kernels split it). Otherwise, it is the zero page of
+//! 4 KiB: the first write allocates 4 KiB (`do_wp_page`), even where other large pages are allowed.
 //!
 //! With a limit, memory is reclaimed ([`nearfar_kernel::thp::reclaim`], [`pressure`]); swap is read
 //! by 4 KiB pages.
@@ -40,34 +40,34 @@ pub use counts::{Events, Faults};
 use folios::{Folio, Folios};
 pub use settings::Settings;
 
-/// 4 KiB pages of a huge page.
+/// Number of 4 KiB pages in a huge page.
 const RANGE: usize = 1 << HUGE;
 /// No block; no folio.
 const NONE: u32 = u32::MAX;
-/// The folio of file pages and of the zero page of 4 KiB, whose memory is not counted.
+/// The folio of file pages, shared memory and the zero page of 4 KiB, which are not counted.
 const OTHER: u32 = u32::MAX - 1;
 /// The folio of pages in swap.
 const SWAPPED: u32 = u32::MAX - 2;
-/// The folio of touched pages that the program freed, and that reclaim dropped.
+/// The folio of touched pages that the program freed and reclaim dropped.
 const DROPPED: u32 = u32::MAX - 3;
 
 /// A touched block of 4 KiB.
 #[derive(Clone, Copy, Debug, Default)]
 struct Block {
     number: u64,
-    /// The TLB finds it in a page of this order.
+    /// Order of the block's TLB entry.
     order: u8,
     /// Shared by a fork: the next write may copy it.
     shared: bool,
-    /// It was written, so it may not be zero.
+    /// The block was written, so it may not be zero.
     written: bool,
-    /// The program freed it (`MADV_FREE`).
+    /// The program freed the block (`MADV_FREE`).
     lazy: bool,
-    /// Reclaim evicted it: the next reference faults.
+    /// Reclaim evicted the block: the next reference faults.
     away: bool,
-    /// Threads that have it among their last pages.
+    /// Number of threads that have the block among their last pages.
     pins: u16,
-    /// Number of reclaims before its last reference.
+    /// Number of reclaims before the last reference to the block.
     used: u32,
     area: u32,
 }
@@ -78,9 +78,9 @@ struct Table {
     folio: [u32; RANGE],
     /// Touched block of each small page, or [`NONE`].
     block: [u32; RANGE],
-    /// It is mapped as a huge page.
+    /// The range is mapped as a huge page.
     huge: bool,
-    /// A fork copied it.
+    /// A fork copied the table.
     forked: bool,
 }
 
@@ -90,30 +90,30 @@ impl Table {
     }
 }
 
-/// A block whose translation was removed, and the order of its page.
+/// Page number and order of a removed translation.
 pub type Removed = (u64, u8);
 
 /// The pages of all processes.
 pub struct Pages {
     policy: Policy,
     khugepaged: Option<Khugepaged>,
-    /// Free blocks of 2 MiB.
+    /// Free blocks of 2 MiB; `u64::MAX`: unlimited.
     free: u64,
     blocks: Vec<Block>,
     tables: BTreeMap<u64, Box<Table>>,
     folios: Folios,
     /// Private memory by advice, for khugepaged.
     areas: Ranges<Advice>,
-    /// Private memory of the processes, in small pages; shared memory counts in each.
+    /// Mapped private memory of all processes, in small pages. Memory shared by a fork counts in each.
     mapped: u64,
-    /// Huge pages that are mapped as such, without the zero page.
+    /// Number of huge mappings, without the huge zero page.
     huge: u64,
     /// The area of newly allocated pages; the caller sets it for new blocks.
     pub area: u32,
     /// As in [`Settings`].
     limit: Option<u64>,
     max_none: u64,
-    /// Goal of the current reclaim, in free small pages.
+    /// Goal of the current reclaim: free small pages.
     wanted: u64,
     /// Number of reclaims so far.
     now: u32,
@@ -126,9 +126,8 @@ pub struct Pages {
     pub faults: Faults,
     /// Faults that raised the peak of private memory.
     pub fills: Faults,
-    /// Events of huge pages and swap.
     pub events: Events,
-    /// Huge pages that replaced the zero page.
+    /// Number of huge pages that replaced the huge zero page.
     pub read_first: u64,
     removed: Vec<Removed>,
 }
@@ -162,13 +161,12 @@ impl Pages {
         }
     }
 
-    /// The order of the page in which the TLB finds a touched block.
+    /// The order of a touched block's TLB entry.
     #[inline]
     pub fn order(&self, block: u32) -> usize {
         usize::from(self.blocks[block as usize].order)
     }
 
-    /// The area of a touched block.
     #[inline]
     pub fn area_of(&self, block: u32) -> u32 {
         self.blocks[block as usize].area
@@ -184,7 +182,7 @@ impl Pages {
         prefetch(&self.blocks, block as usize);
     }
 
-    /// Memory of the folios, in small pages.
+    /// Memory of all folios, in small pages.
     pub fn resident(&self) -> u64 {
         self.folios.held()
     }
@@ -244,7 +242,7 @@ impl Pages {
         self.tables.entry(number >> HUGE).or_insert_with(Table::new)
     }
 
-    /// Map pages of a range, from index `first`, to a folio; they replace what is mapped there.
+    /// Map `pages` small pages of a table, from index `first`, to a folio, in place of old mappings.
     fn map(&mut self, key: u64, first: usize, pages: usize, folio: u32) {
         let table = self.tables.entry(key).or_insert_with(Table::new);
         for slot in &mut table.folio[first..first + pages] {
@@ -262,7 +260,7 @@ impl Pages {
         (block.number, block.order) = (number, order);
     }
 
-    /// The order in which the TLB finds a page.
+    /// The order of a page's TLB entry.
     fn order_at(&self, number: u64) -> u8 {
         let Some(table) = self.tables.get(&(number >> HUGE)) else { return 0 };
         if table.huge {
@@ -270,7 +268,7 @@ impl Pages {
         }
         let at = number as usize % RANGE;
         match self.folios.get(table.folio[at]) {
-            // Mapped at its offset of allocation, so its pages are contiguous.
+            // The folio is mapped at its offset of allocation, so it is aligned and contiguous.
             Some(Folio { order, at: first, .. })
                 if u32::from(*order) < HUGE && usize::from(*first) == at >> order << order =>
             {
@@ -294,6 +292,7 @@ impl Pages {
             Backing::Unknown | Backing::Zeros => true,
             Backing::Object { private, .. } => private && written,
         };
+        // Files and shared memory have no private memory around.
         if !private || around == (0, 0) {
             if private {
                 self.small(number);
@@ -326,7 +325,7 @@ impl Pages {
         self.enter(block, number);
     }
 
-    /// The first reference to a page of private memory that is not mapped.
+    /// The first reference to an unmapped page of private memory.
     fn fault(&mut self, number: u64, reads_zeros: bool, around: (u64, u64)) {
         let advice = self.areas.find(number).unwrap_or_default();
         let key = number >> HUGE;
@@ -374,7 +373,7 @@ impl Pages {
         self.small(number);
     }
 
-    /// A new page of 4 KiB.
+    /// Fault in a page of 4 KiB.
     fn small(&mut self, number: u64) {
         self.faults.pages[0] += 1;
         self.place_small(number);
@@ -394,8 +393,8 @@ impl Pages {
         }
     }
 
-    /// The first write to the huge zero page allocates a huge page, but splits the zero page in older
-    /// kernels and if memory is at its limit.
+    /// The first write to the huge zero page allocates a huge page. In older kernels, and if memory is at
+    /// its limit, it splits the zero page.
     fn replace_zero(&mut self, number: u64) {
         let key = number >> HUGE;
         if self.policy.splits_zero {
@@ -423,7 +422,7 @@ impl Pages {
         if folio == SWAPPED {
             self.swap_in(number);
         } else if folio == OTHER || folio == DROPPED {
-            // The zero page or a file page, which was only read so far, or a dropped page.
+            // A zero page or file page that was only read so far, or a dropped page.
             self.shoot_down(block);
             self.small(number);
             self.blocks[block as usize].order = 0;
@@ -436,7 +435,7 @@ impl Pages {
         (block.shared, block.written, block.lazy) = (false, true, false);
     }
 
-    /// A write after a fork: a small copy, unless no other process has the folio
+    /// A write after a fork copies a small page, unless no other process maps the folio
     /// (`do_huge_pmd_wp_page`, `do_wp_page`).
     fn copy(&mut self, block: u32) {
         let number = self.blocks[block as usize].number;
@@ -470,7 +469,7 @@ impl Pages {
         }
         let zero = self.folios.is_zero(table.folio[0]);
         if zero {
-            // Its touched parts become zero pages of 4 KiB.
+            // Touched small pages map the zero page of 4 KiB.
             let touched = table.block.map(|block| block != NONE);
             for (at, touched) in touched.into_iter().enumerate() {
                 self.map(key, at, 1, if touched { OTHER } else { NONE });
@@ -486,7 +485,6 @@ impl Pages {
     }
 }
 
-/// Remove the translation of a block.
 fn shoot_down(Block { number, order, .. }: Block, removed: &mut Vec<Removed>) {
     if removed.last() != Some(&(number, order)) {
         removed.push((number, order));

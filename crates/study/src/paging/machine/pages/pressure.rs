@@ -12,10 +12,10 @@ use crate::lifetimes::SPACE_SHIFT;
 const SPACE: u32 = SPACE_SHIFT - 21;
 
 impl Pages {
-    /// A thread references a block. Returns whether it had to be read from swap, or mapped again.
+    /// Apply a touch. Returns whether the block faulted: it was in swap, or dropped.
     ///
-    /// A page counts as referenced while it is one of a thread's last pages, whose references are
-    /// not seen ([`super::super::last`]).
+    /// A page counts as referenced while it is one of a thread's last pages ([`super::super::last`]),
+    /// because most references to these are not touches.
     pub fn reference(&mut self, touch: &Touch) -> bool {
         let block = &mut self.blocks[touch.block as usize];
         block.used = self.now;
@@ -36,7 +36,7 @@ impl Pages {
         away
     }
 
-    /// Whether this number of small pages fits in memory; without a limit, any does.
+    /// Whether this number of small pages fits in memory; always true without a limit.
     pub(super) fn fits(&self, pages: u64) -> bool {
         self.limit.is_none_or(|limit| self.folios.held() + pages <= limit)
     }
@@ -47,7 +47,7 @@ impl Pages {
     }
 
     /// Whether a large page fits in memory. At the limit, only a fault that also compacts reclaims
-    /// memory for it (`try_charge_memcg`).
+    /// memory for the page (`try_charge_memcg`).
     pub(super) fn has_room(&mut self, order: u32, reclaims: bool) -> bool {
         if reclaims { self.make_room(1 << order) } else { self.fits(1 << order) }
     }
@@ -65,7 +65,7 @@ impl Pages {
         self.fits(pages)
     }
 
-    /// Split a folio into small ones, and map the zero page where it was never written
+    /// Split a folio into small folios, and map the zero page for never written pages
     /// (`try_to_map_unused_to_zeropage`). Returns the small folios.
     fn split_folio(
         &mut self,
@@ -92,14 +92,14 @@ impl Pages {
             }
             self.map(key, at, 1, new);
         }
-        // Its block of 2 MiB is not free: a part of it is still in use.
+        // The block of 2 MiB is not free: a part of it is still in use.
         if u32::from(order) == HUGE && !small.is_empty() {
             self.free = free;
         }
         small
     }
 
-    /// The page-table entries of a folio, if it may be split: it is large and only one process has it.
+    /// The page-table entries of a folio, if it is large and mapped by one process only.
     fn unshared(&self, id: u32, folio: &Folio) -> Option<Vec<(u64, usize)>> {
         let entries = self.mappings(id, folio)?;
         let unshared = entries.iter().all(|(key, _)| *key == folio.key);
@@ -110,7 +110,7 @@ impl Pages {
     /// move.
     fn mappings(&self, id: u32, folio: &Folio) -> Option<Vec<(u64, usize)>> {
         let mut entries = Vec::new();
-        // After a fork, other processes map it at the same address.
+        // After a fork, other processes map the folio at the same address.
         let same = folio.key % (1 << SPACE);
         let others = (0..self.spaces).map(|space| space << SPACE | same);
         let others = others.filter(|key| *key != folio.key);
@@ -148,7 +148,7 @@ impl Pages {
         }
     }
 
-    /// Read a page from swap, or map the zero page for one that the program had freed.
+    /// Read a page from swap, or map the zero page for a dropped page.
     pub(super) fn swap_in(&mut self, number: u64) {
         let at = number as usize % RANGE;
         let table = self.table(number);
@@ -205,7 +205,7 @@ impl reclaim::Memory for Pages {
             return;
         }
         let Some(entries) = self.mappings(id, &folio) else { return };
-        // Pages that the program freed are dropped.
+        // Pages that the program freed are dropped, not swapped out.
         let freed = self.touched(&entries).all(|block| block.lazy)
             && self.touched(&entries).next().is_some();
         if !freed {

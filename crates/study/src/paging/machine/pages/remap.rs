@@ -14,7 +14,7 @@ impl Pages {
         self.tables.range(first >> HUGE..=last >> HUGE).map(|(key, _)| *key).collect()
     }
 
-    /// The indices of a table that lie in a range, and whether they are all.
+    /// The indices of a table that lie in a range, and whether the range covers the table.
     fn part(key: u64, (first, last): (u64, u64)) -> (std::ops::Range<usize>, bool) {
         let start = key << HUGE;
         let from = first.max(start) - start;
@@ -22,7 +22,7 @@ impl Pages {
         (from as usize..to as usize, to - from == RANGE as u64)
     }
 
-    /// End the pages of a range; `kept`: it stays mapped.
+    /// End the pages of a range, which stays mapped if `kept`.
     pub(super) fn end(&mut self, range: (u64, u64), kept: bool) {
         for key in self.keys(range) {
             let (part, whole) = Self::part(key, range);
@@ -50,8 +50,8 @@ impl Pages {
         }
     }
 
-    /// `MADV_FREE`: the memory stays until the kernel needs it. A huge page of which a part is freed
-    /// becomes small ones (`madvise_free_huge_pmd`).
+    /// `MADV_FREE`: the memory stays until the kernel needs it. A partly freed huge page is split
+    /// (`madvise_free_huge_pmd`).
     pub(super) fn lazily_freed(&mut self, blocks: &[u32]) {
         for &block in blocks {
             self.shoot_down(block);
@@ -82,7 +82,7 @@ impl Pages {
             let at = number as usize % RANGE;
             self.table(number).block[at] = copy;
             let folio = self.table(number).folio[at];
-            // A zero page needs no mark: the next write replaces it anyway.
+            // A zero page is not marked: the next write replaces it anyway.
             let shared = folio != OTHER && !self.folios.is_zero(folio);
             if folio == NONE {
                 self.map(to, at, 1, OTHER);
@@ -129,7 +129,7 @@ impl Pages {
                     if block != NONE {
                         self.blocks[block as usize].number = to + at as u64;
                     }
-                    self.moved_folio(folio, (key, to >> HUGE));
+                    self.update_key(folio, (key, to >> HUGE));
                 }
                 self.tables.insert(to >> HUGE, table);
                 continue;
@@ -143,7 +143,7 @@ impl Pages {
                 if folio != NONE {
                     let table = self.table(to);
                     table.folio[to as usize % RANGE] = folio;
-                    self.moved_folio(folio, (key, to >> HUGE));
+                    self.update_key(folio, (key, to >> HUGE));
                 }
                 if block != NONE {
                     self.enter(block, to);
@@ -156,8 +156,8 @@ impl Pages {
         }
     }
 
-    /// An entry for a folio moved from one range of 2 MiB to another.
-    fn moved_folio(&mut self, folio: u32, (from, to): (u64, u64)) {
+    /// Update a folio's key after one of its pages moved to another range of 2 MiB.
+    fn update_key(&mut self, folio: u32, (from, to): (u64, u64)) {
         if let Some(folio) = self.folios.get_mut(folio).filter(|folio| folio.key == from) {
             folio.key = to;
         }
