@@ -1,5 +1,5 @@
 //! Reference implementation of the machine's view: one page size, reference by reference, with the
-//! cache lines of page tables in the simulated caches. Shows the error of the fast implementation.
+//! cache lines of page tables in the simulated caches.
 
 use nearfar_hardware::processor::{Found, Hierarchy, Line};
 use nearfar_trace::{Batch, Columns, KindSet, Reader, Result, last_byte};
@@ -12,7 +12,7 @@ use super::waits::{Lines, PageSize};
 use super::{Host, LARGE, SMALL, Time};
 use crate::lifetimes::{self, Blocks, Events};
 
-/// Lines of page tables go through the simulated caches.
+/// Looks up lines of page tables in the simulated caches.
 struct Coupled<'a>(&'a mut Hierarchy);
 
 impl Lines for Coupled<'_> {
@@ -30,8 +30,9 @@ struct OneByOne<'a> {
     hierarchy: Hierarchy,
     size: PageSize<'a>,
     instructions: FxHashMap<u32, u64>,
-    /// The thread of the previous record, unless an event followed, and its address space.
+    /// The thread of the previous record, unless an event followed.
     running: Option<u32>,
+    /// The address space of `running`.
     space: u32,
 }
 

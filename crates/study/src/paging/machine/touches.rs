@@ -1,4 +1,5 @@
-//! The touches of a trace, which every page size must process, and their cache levels.
+//! Converts a trace to touches: the references that every page size must process. The others hit the
+//! first cache and TLB level at any page size.
 
 use std::ops::Range;
 
@@ -21,7 +22,7 @@ use crate::slot;
 const CHUNK: u64 = 1 << 18;
 /// Touches between two samples of the ages of the caches.
 pub const AGED: usize = 1 << 10;
-/// Size of [`Touches::settled`].
+/// Slots of [`Touches::settled`].
 const SLOTS: usize = 1 << 12;
 
 /// The TLB operation of a touch.
@@ -31,28 +32,27 @@ pub enum TlbOp {
     None,
     /// A page is used, and becomes one of the thread's last pages.
     Enter,
-    /// A page leaves the last pages: its last use is later than that of all pages that left before.
+    /// A page leaves the thread's last pages; pages leave in the order of their last use.
     Leave,
     /// A page is used once.
     Once,
 }
 
-/// A reference that page sizes process.
+/// A reference that page sizes process, or a page that leaves ([`TlbOp::Leave`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Touch {
-    /// Space and address, by 4 KiB ([`crate::lifetimes::place`]).
+    /// Number of the 4 KiB page, with its address space ([`crate::lifetimes::place`]).
     pub number: u64,
     /// Instructions of the thread so far.
     pub instructions: u64,
     /// References so far.
     pub now: u64,
-    /// Block of these 4 KiB.
+    /// Block id of the page.
     pub block: u32,
-    /// Cache line of the page-table entry of these 4 KiB; lines are numbered in the order of first
-    /// use.
+    /// Id of the cache line of the page's page-table entry, in the order of first use.
     pub line: u32,
     pub thread: u32,
-    /// Where the line was found.
+    /// Where the referenced line was found.
     pub found: Found,
     pub fetch: bool,
     pub write: bool,
@@ -77,7 +77,7 @@ pub struct Chunk {
 #[derive(Clone, Copy)]
 pub struct Idle {
     pub ns: u64,
-    /// Threads that run in parallel after it, until the next one; `None` if unknown.
+    /// Average number of threads that run in parallel until the next idle time; `None` if unknown.
     pub parallel: Option<f64>,
 }
 
@@ -88,12 +88,11 @@ struct Thread {
     last: [Last; 2],
 }
 
-/// Converts a trace to touches.
 pub struct Touches {
     groups: Option<Groups>,
     group: Option<GroupReader>,
     events: Events,
-    /// Threads that run in parallel before each remaining idle time.
+    /// The next values of [`Idle::parallel`].
     parallel: std::vec::IntoIter<f64>,
     batch: Batch,
     blocks: Blocks,
@@ -148,7 +147,7 @@ impl Touches {
         })
     }
 
-    /// Report areas of memory ([`Blocks::watch_areas`]).
+    /// See [`Blocks::watch_areas`].
     pub fn watch_areas(&mut self) {
         self.blocks.watch_areas();
     }
@@ -209,7 +208,7 @@ impl Touches {
         for next in events.among(batch.len()) {
             match next {
                 Next::Event(event) if event.event == RegionKind::Idle => {
-                    // Adds touches, so that earlier changes have lower indices and come first.
+                    // This adds touches, so earlier changes have lower indices and come first.
                     self.leave(chunk);
                     let idle = Idle { ns: event.to, parallel: self.parallel.next() };
                     chunk.idle.push((chunk.touches.len(), idle));
@@ -239,9 +238,9 @@ impl Touches {
         self.events = events;
     }
 
-    /// Process the leading records of `range` that are repeats, and return their number: each is in
-    /// one recently used page, whose state it does not change, and is counted by `observer`. Most
-    /// records are repeats, so conditions are combined without branches.
+    /// Process the leading repeats of `range` and return their number. A repeat is in one recently
+    /// used page and does not change its state; `observer` counts it. Most records are repeats, so
+    /// conditions are combined without branches.
     fn repeats(
         &mut self,
         batch: &Batch,
@@ -330,8 +329,8 @@ impl Touches {
         }
     }
 
-    /// A reference to a page that is not among the thread's last, or a write that may change it.
-    /// Returns the page.
+    /// Process a reference to a page that is not among the thread's last pages, or a write that may
+    /// change the page's state. Returns the page.
     fn unsettled(
         &mut self,
         thread: usize,
@@ -382,7 +381,7 @@ impl Touches {
         page
     }
 
-    /// Remove all last pages, because a translation may be removed.
+    /// Empty the last pages of all threads, because a translation may be removed.
     fn leave(&mut self, chunk: &mut Chunk) {
         for thread in 0..self.threads.len() {
             for fetch in [false, true] {
@@ -453,7 +452,7 @@ impl Touches {
 /// faults as a write.
 pub fn modifies(batch: &Batch, at: usize) -> bool {
     let next = at + 1;
-    // Compare addresses without spaces: after an event, they may not have been placed yet.
+    // Compare addresses without spaces: records after an event may not have been placed yet.
     let place = |at: usize| (lifetimes::address(batch.addr[at]), batch.thread[at]);
     next < batch.len()
         && (batch.kind[at], batch.kind[next]) == (Kind::Load as u8, Kind::Store as u8)

@@ -14,18 +14,18 @@ pub struct Moment {
     pub ns: f64,
     /// Mapped private memory, bytes.
     pub mapped_bytes: u64,
-    /// The part in huge pages, bytes.
+    /// Mapped private memory in huge pages, bytes.
     pub huge_bytes: u64,
 }
 
 /// The time of a run, from the work of threads since the last idle time.
 #[derive(Default)]
 pub struct Clock {
-    /// End of that idle time.
+    /// End of the last idle time.
     began_ns: f64,
-    /// The time of each thread then.
+    /// The time of each thread at `began_ns`.
     threads_ns: Vec<f64>,
-    /// Number of threads that run in parallel; `None`: all.
+    /// Average number of threads that run in parallel; `None`: all.
     parallel: Option<f64>,
 }
 
