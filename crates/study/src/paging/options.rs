@@ -134,8 +134,8 @@ impl Request {
 pub struct Options {
     /// Page sizes, bytes: powers of two, ascending, each once.
     pub page_sizes: Vec<u64>,
-    /// The smallest page size of the whole study, of which `page_sizes` may be a subset. It
-    /// determines the block size with lifetimes.
+    /// Smallest page size of the study, even if `page_sizes` is a subset; with lifetimes, it determines
+    /// the block size.
     pub finest: u64,
     pub memory: Vec<MemorySize>,
     /// Memories with fewer frames are not simulated.
@@ -212,7 +212,7 @@ impl TryFrom<&Request> for Options {
 }
 
 impl Options {
-    /// Check and normalise these options. The others have defaults: all cores, no memory limit.
+    /// Check and normalise these options; the others have defaults.
     ///
     /// # Errors
     /// If an option is invalid.

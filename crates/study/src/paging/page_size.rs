@@ -1,4 +1,4 @@
-//! One page size: turns windows of blocks into windows of pages for its TLB and its memories.
+//! One page size: converts windows of blocks to windows of pages for its TLB and its memories.
 
 use std::ops::Range;
 
@@ -340,7 +340,7 @@ impl PageSize {
         }
     }
 
-    /// How many of [`Self::pages`] are file pages.
+    /// The file pages of [`Self::pages`].
     pub fn file_pages(&self) -> u64 {
         match &self.pages {
             Pages::Permanent(_) => 0,
@@ -352,7 +352,7 @@ impl PageSize {
         self.tlb
     }
 
-    /// Counts of the memories, in the order of the engines and of their sizes.
+    /// Counts of the memories, in the order of the engines and of the sizes of each.
     pub fn outcomes(&self) -> Vec<Outcome> {
         self.engines.iter().flat_map(|engine| engine.outcomes()).collect()
     }

@@ -259,7 +259,7 @@ impl<'a> Study<'a> {
     }
 
     /// A job with a memory for each number of frames. `sample`: the pages to simulate and their share
-    /// of all pages; `None` for all.
+    /// of all pages; `None`: all pages.
     fn job(
         &self,
         page_bytes: u64,

@@ -29,7 +29,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The whole trace, for some of the study's page sizes, ascending. `lives`: with lifetimes.
+    /// The whole trace, for `page_sizes` of the study, ascending. `lives`: with lifetimes.
     pub fn new(
         reader: &Reader,
         options: &Options,

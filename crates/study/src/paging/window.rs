@@ -2,10 +2,10 @@
 //! instead of once per reference.
 //!
 //! Blocks have the smallest page size of the study. A window lists its blocks in order of first
-//! reference. Segment j of a window runs from the first reference to block j up to that of the next
-//! block. One 64-bit mask marks the blocks that the segment references after that, another those that
-//! it writes. The references are stored too, one byte each, for the few segments in which their order
-//! matters.
+//! reference. Segment j of a window begins with the first reference to block j and ends before that to
+//! block j + 1. One 64-bit mask marks the blocks referenced in the segment after its first reference,
+//! another the blocks written. The references are stored too, one byte each, for the few segments in
+//! which their order matters.
 //!
 //! This is exact: only a fault evicts pages or clears accessed bits, and the LRU order at the end of
 //! a window is the order of last references (see `clock.rs` and `nearfar_hardware::tlb::FullLru`).
@@ -160,7 +160,7 @@ impl Windower {
         }
     }
 
-    /// Use the lifetimes of `blocks`, which must have the same size.
+    /// Use the lifetimes of `blocks`, which must have the same block size.
     pub fn with_lives(mut self, blocks: Blocks) -> Self {
         self.lives = Some(Box::new(Lives { blocks, watched: NO_TAGS, tagged: false }));
         self
@@ -195,7 +195,6 @@ impl Windower {
         }
     }
 
-    /// Begin a chunk.
     pub fn begin(&mut self, chunk: &mut Chunk) {
         chunk.clear();
         self.open(chunk);

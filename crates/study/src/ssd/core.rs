@@ -1,4 +1,4 @@
-//! Cores and threads, and the fast path for references that hit.
+//! Cores and threads, and the fast path for references that hit the TLB.
 
 use nearfar_hardware::cache::Filter;
 use nearfar_hardware::processor::{Line, Walker, mapping_line};
@@ -23,7 +23,7 @@ pub struct Core {
     /// Nanoseconds of accesses to the device that wait for the bus, not yet in `time`.
     pub pending_ns: u64,
     pub thread: Option<u32>,
-    /// The page of the device that it waits for.
+    /// The page of the device that the core waits for.
     pub stalled: Option<u32>,
     /// Start of the current run or stall.
     pub since: u64,
@@ -32,10 +32,10 @@ pub struct Core {
     /// End of the thread's time slice.
     pub slice_end: u64,
     caches: Option<Filter>,
-    /// For data and for instructions.
+    /// By side: 0 for data, 1 for instructions.
     tlbs: [FullLru; 2],
     walker: Walker,
-    /// The page last used in each TLB: number, number on the device.
+    /// The page last used in each TLB: page number, number on the device.
     last: [(u64, u32); 2],
     recent_pages: Vec<(u64, u32)>,
     /// Nanoseconds of executing and waiting for DRAM.
@@ -75,8 +75,8 @@ impl Core {
         }
     }
 
-    /// Walk the page table for `addr`, then the device's mapping table if the page has a number on the
-    /// device. If the walk reads the device while the bus is `held`, its time is pending.
+    /// Walk the page table for `addr`, then the device's mapping table if the page is on the device. If
+    /// the walk reads the device while the bus is `held`, its time is pending.
     pub fn walk(
         &mut self,
         addr: u64,
@@ -106,7 +106,7 @@ impl Core {
         }
     }
 
-    /// Make the accesses that waited for the bus, which is free now.
+    /// Complete the accesses that waited for the bus.
     pub fn add_pending(&mut self) {
         self.time += self.pending_ns;
         self.busy += self.pending_ns;
@@ -121,7 +121,7 @@ impl Core {
         level.map_or(host.dram_ns, |level| host.hit_ns[level])
     }
 
-    /// Whether the TLB of `side` has the page of this number on the device.
+    /// Whether the TLB of `side` contains a page of the device.
     pub fn holds(&self, side: usize, device_page: u32) -> bool {
         self.tlbs[side].contains(device_page)
     }
@@ -163,21 +163,20 @@ pub struct Thread {
     pub chunk: Chunk,
     /// Index of the current reference.
     pub at: usize,
-    /// The event that it waits for.
     pub waits: Waits,
     /// The instructions of the current reference are charged.
     charged: bool,
     /// Completed pages of the current reference.
     pages_done: u64,
-    /// The page table was walked for the next page.
+    /// The page table was already walked for the current page.
     pub walked: bool,
-    /// The page of the device that it slept for.
+    /// The page of the device that the thread slept for.
     pub slept_for: Option<u32>,
 }
 
 /// Why a core left the fast path.
 pub enum Event {
-    /// Its clock reached the limit.
+    /// The clock reached `until`.
     Until,
     /// The thread used up its references.
     Exhausted,
@@ -189,14 +188,14 @@ pub enum Event {
 #[derive(Clone, Copy)]
 pub struct Miss {
     pub page: u64,
-    /// 0 for data, 1 for instructions.
+    /// As in [`Core::tlbs`].
     pub side: usize,
     /// Kind of the reference.
     pub kind: Kind,
 }
 
-/// Run references of `thread` that hit, until another event or until the clock reaches `until`. From
-/// time `held` on, accesses to the device wait for the bus.
+/// Run references of `thread` that hit the TLB, until an event. From time `held` on, accesses to the
+/// device wait for the bus.
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "the state of a core and its thread")]
 pub fn run_fast_path(

@@ -56,7 +56,7 @@ impl Disk {
         }
     }
 
-    /// Whether a page whose first reference is of this kind comes from a file.
+    /// Whether the disk holds a page whose first reference is of this kind.
     pub fn holds(&self, kind: Kind) -> bool {
         self.read_ns.is_some() && is_of_file(kind)
     }
@@ -65,10 +65,10 @@ impl Disk {
     pub fn read(&mut self, page: u64, kind: Kind, now: u64) -> u64 {
         let Some(times) = self.read_ns.filter(|_| self.holds(kind)) else { return now };
         let pages = self.read_pages;
-        // For a page before the first, the wrapped difference is large.
+        // The difference wraps to a large number if `page` is before `first`.
         let recent = self.recent.iter().rfind(|read| page.wrapping_sub(read.first) < pages);
         let Some(read) = recent else {
-            // Around a mapped page, the kernel reads as much before it as after it.
+            // Code is mapped: the kernel reads as much before the page as after it.
             let before = if kind.fetches() { pages / 2 } else { 0 };
             return self.submit(page.saturating_sub(before), now, times);
         };

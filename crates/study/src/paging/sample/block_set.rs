@@ -1,4 +1,4 @@
-//! A set of blocks of memory, one bit each.
+//! A set of memory blocks, one bit each.
 
 use nearfar_trace::hash::PageMap;
 
@@ -40,7 +40,7 @@ impl BlockSet {
         })
     }
 
-    /// Number of pages of 2^`shift` bytes, at least the block size, with a block in the set.
+    /// Number of pages with a block in the set; pages of 2^`shift` bytes, at least the block size.
     pub fn pages(&self, shift: u32) -> u64 {
         let order = shift - self.shift;
         let words = || self.bitmaps.iter().flat_map(|bits| bits.iter());

@@ -13,7 +13,7 @@ use super::bursts::Bursts;
 use super::{GROUPS, Sample, Sampled, Simulation};
 use crate::lifetimes::{Events, Next, Recent, ResidentSet};
 
-/// Fewer records are simulated by one thread.
+/// Minimum number of records that several threads simulate.
 const MIN_PARALLEL: usize = 1 << 10;
 
 /// The numbers of the pages that a record touches.
@@ -27,19 +27,17 @@ pub struct TraceSample {
     sampled: FxHashSet<u64>,
     /// All touched blocks.
     pub touched: BlockSet,
-    /// The bursts, for TLBs.
     pub bursts: Bursts,
-    /// References that the program made, of the selected kinds. How many of them cross a page is
-    /// not known.
+    /// References of the selected kinds that the program made. One that crosses a page border counts
+    /// once, because the number of crossings is unknown.
     pub references: u64,
-    /// With lifetimes, the number of 4 KiB pages that had a frame, and of the file pages among them.
-    /// Exact, because the first references to all pages are recorded.
+    /// With lifetimes, the number of 4 KiB pages that had a frame, and of file pages among them; exact,
+    /// because the first references to all pages are recorded.
     pub born: (u64, u64),
     /// With lifetimes, the peak number of 4 KiB pages that had a frame.
     pub peak_pages: u64,
 }
 
-/// A piece of a trace.
 enum Piece<'a> {
     Event(RegionEvent),
     /// Records of a batch, and the number of records before them.
