@@ -65,7 +65,7 @@ enum Pages {
 /// Pages that are never freed. Ids are in the order of first references.
 struct Permanent {
     /// log2 of the blocks per page.
-    blocks: u32,
+    order: u32,
     /// Pages are blocks and have the same ids.
     identity: bool,
     /// Store page numbers, for set-associative TLBs.
@@ -87,7 +87,7 @@ impl Permanent {
 
     /// Add the next block. Returns its page and the page's number if the page is new.
     fn new_block(&mut self, block: u64, sample: Option<Sample>) -> Option<(u32, u64)> {
-        let number = block >> self.blocks;
+        let number = block >> self.order;
         if sample.is_some_and(|sample| !sample.contains(number)) {
             self.push(NO_PAGE);
             return None;
@@ -184,7 +184,7 @@ impl PageSize {
             Pages::Lives(PageTable::new(shift, block_shift, filter).with_files(files))
         } else {
             Pages::Permanent(Permanent {
-                blocks: shift - block_shift,
+                order: shift - block_shift,
                 identity: shift == block_shift && sample.is_none(),
                 numbered: first.iter().chain(&second).any(sets),
                 page_of: Vec::new(),

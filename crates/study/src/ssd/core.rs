@@ -76,14 +76,14 @@ impl Core {
     }
 
     /// Walk the page table for `addr`, then the device's mapping table if the page is on the device. If
-    /// the walk reads the device while the bus is `held`, its time is pending.
+    /// the walk reads the device while the bus is held, its time is pending.
     pub fn walk(
         &mut self,
         addr: u64,
         page: Option<u32>,
         host: &Host,
         counts: &mut Cell,
-        held: bool,
+        bus_held: bool,
     ) {
         let before = counts.accesses;
         let (count, lines) = self.walker.walk(addr, false);
@@ -98,7 +98,7 @@ impl Core {
         };
         counts.tlb_misses += 1;
         self.walking += ns;
-        if held && counts.accesses > before {
+        if bus_held && counts.accesses > before {
             self.pending_ns = ns;
         } else {
             self.time += ns;
@@ -194,8 +194,8 @@ pub struct Miss {
     pub kind: Kind,
 }
 
-/// Run references of `thread` that hit the TLB, until an event. From time `held` on, accesses to the
-/// device wait for the bus.
+/// Run references of `thread` that hit the TLB, until an event. From time `held_since` on, accesses to
+/// the device wait for the bus.
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "the state of a core and its thread")]
 pub fn run_fast_path(
@@ -206,7 +206,7 @@ pub fn run_fast_path(
     shift: u32,
     counts: &mut Cell,
     until: u64,
-    held: u64,
+    held_since: u64,
 ) -> Event {
     while let Some(&reference) = thread.chunk.references.get(thread.at) {
         if core.time >= until {
@@ -251,7 +251,7 @@ pub fn run_fast_path(
         counts.references += 1;
         thread.at += 1;
         (thread.charged, thread.pages_done) = (false, 0);
-        if lines > 0 && core.time >= held {
+        if lines > 0 && core.time >= held_since {
             core.pending_ns = lines * host.dram_ns;
             return Event::Bus;
         }

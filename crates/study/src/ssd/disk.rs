@@ -25,7 +25,7 @@ struct Read {
 
 /// A disk that serves one read at a time, first come first served. Times are nanoseconds.
 ///
-/// An access to the second page of a read counts as sequential and prefetches the next read. A read that
+/// An access to the second page of a read counts as sequential and submits the next read. A read that
 /// follows the previous one on disk takes only its transfer time.
 pub struct Disk {
     /// Time of a random and of a sequential read; `None` without a disk.

@@ -68,7 +68,7 @@ fn options() -> Options {
     Options { lifetimes: true, threads: 1, ..options }
 }
 
-fn both(steps: &[Step], processor: &Processor, lives: bool) -> Vec<(Time, Time)> {
+fn fast_and_slow(steps: &[Step], processor: &Processor, lives: bool) -> Vec<(Time, Time)> {
     let folder = tempfile::tempdir().unwrap();
     let reader = trace(steps, &PROCESSES, folder.path());
     let options = options();
@@ -88,7 +88,7 @@ proptest! {
         lives in any::<bool>(),
         entries in prop::sample::select(vec![1usize, 3, 6]),
     ) {
-        for (fast, slow) in both(&steps, &with_entries(host, entries), lives) {
+        for (fast, slow) in fast_and_slow(&steps, &with_entries(host, entries), lives) {
             let counts = |time: &Time| {
                 let Time { walks, tlb_second_hits, resident_bytes, file_requests, .. } = *time;
                 (time.page_bytes, walks, tlb_second_hits, resident_bytes, file_requests)
@@ -122,7 +122,7 @@ fn stores(addr: u64, pages: u64) -> impl Iterator<Item = Step> {
 /// Faults that allocated a large page, those that allocated a small page, and peak private memory in
 /// small pages.
 fn faults(steps: &[Step], page_bytes: u64) -> (u64, u64, u64) {
-    let mut all = both(steps, &processor(None), true);
+    let mut all = fast_and_slow(steps, &processor(None), true);
     all.retain(|(time, _)| time.page_bytes == page_bytes);
     let [(fast, slow)] = &all[..] else { panic!("one size") };
     assert_eq!(fast.fault_ns, slow.fault_ns);
@@ -172,7 +172,7 @@ fn a_first_read_maps_the_zero_page() {
     // One large page was read first, three were not.
     steps.push(event(RegionKind::Map, 2 * BASE, 3 * LARGE_BYTES));
     steps.extend(stores(2 * BASE, 3 * 512));
-    for (time, _) in both(&steps, &processor(None), true) {
+    for (time, _) in fast_and_slow(&steps, &processor(None), true) {
         let share = if time.page_bytes == LARGE_BYTES { 0.25 } else { 0.0 };
         assert_eq!(time.read_first_share, share, "{}", time.page_bytes);
     }
@@ -199,7 +199,7 @@ fn mapped_file(pages: impl IntoIterator<Item = u64>) -> Time {
     let event = RegionEvent { event: map, addr: BASE, length, prot, name, inode, ..<_>::default() };
     let mut steps = vec![Step::Event(event)];
     steps.extend(pages.into_iter().map(|page| touch(Kind::Load, BASE + 4096 * page)));
-    let (fast, slow) = both(&steps, &processor(None), true).remove(0);
+    let (fast, slow) = fast_and_slow(&steps, &processor(None), true).remove(0);
     assert_eq!(fast.file_requests, slow.file_requests);
     fast
 }
@@ -229,7 +229,7 @@ fn only_faults_that_raise_the_peak_count_as_start() {
         steps.extend(stores(BASE, 64));
         steps.push(event(RegionKind::Unmap, BASE, 64 * 4096));
     }
-    let (time, _) = both(&steps, &processor(None), true).remove(0);
+    let (time, _) = fast_and_slow(&steps, &processor(None), true).remove(0);
     assert_eq!((time.fault_ns, time.start_ns), (3.0 * 64e3, 64e3));
 }
 

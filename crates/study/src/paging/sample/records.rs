@@ -44,8 +44,8 @@ enum Piece<'a> {
     Records(&'a Batch, Range<usize>, u64),
 }
 
-/// Read the pieces of a trace in order. With lifetimes, addresses of records are replaced by their
-/// places in the address spaces, which `on_piece` gets as well.
+/// Pass the pieces of a trace to `on_piece` in order, with the set to which it must apply events. With
+/// lifetimes, addresses of records are replaced by their places in the address spaces.
 fn pieces(
     study: &Sampled<'_>,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,

@@ -23,6 +23,7 @@ pub enum Step {
 struct Map {
     /// Device and inode, or the number of the event for shared memory without a file.
     object: Option<(u64, u64)>,
+    /// Address of offset 0 of the object.
     start: u64,
     private: bool,
     writable: bool,

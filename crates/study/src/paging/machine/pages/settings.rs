@@ -10,7 +10,7 @@ use super::SMALL;
 pub struct Settings {
     pub policy: Policy,
     pub khugepaged: Option<khugepaged::Rules>,
-    /// Free blocks of 2 MiB.
+    /// Free blocks of 2 MiB at the start.
     pub free: u64,
     /// Limit of private memory, in pages of 4 KiB; `None`: no limit.
     pub limit: Option<u64>,

@@ -5,7 +5,7 @@ use nearfar_kernel::thp::reclaim::underused;
 use super::plain::{Mapped, Plain, PlainFolio};
 use super::*;
 
-/// Mask of the number of a range of 2 MiB, without its address space.
+/// Mask of a 2 MiB range number without its address space.
 const ADDRESS: u64 = (1 << 27) - 1;
 
 impl Plain {

@@ -211,7 +211,6 @@ impl Plain {
         let zeros = matches!(backing, Backing::Zeros | Backing::Unknown);
         let reads = backing == Backing::Zeros && !written;
         let touched = Touched { block, written, lazy: false, used: self.now };
-        // The first reference protects the page from the reclaim that it causes: the folio is new.
         if !zeros && written {
             self.small(page);
         } else if !zeros {
