@@ -1,5 +1,5 @@
 //! Reference implementation of the machine's view: one page size, reference by reference, with the
-//! cache lines of page tables in the simulated caches.
+//! cache lines of page tables in the simulated caches. Shows the error of the fast implementation.
 
 use nearfar_hardware::processor::{Found, Hierarchy, Line};
 use nearfar_trace::{Batch, Columns, KindSet, Reader, Result, last_byte};

@@ -256,7 +256,7 @@ impl Touches {
         let (shift, kinds) = (self.hierarchy.line_shift(), self.kinds.0);
         let places = batch.addr[range.clone()].iter().zip(&batch.size[range.clone()]);
         let what = batch.kind[range.clone()].iter().zip(&batch.instr[range.clone()]);
-        let (mut repeats, mut instructions, mut code) = (0, 0, None);
+        let (mut repeats, mut instructions, mut fetched) = (0, 0, None);
         for (((&addr, &size), (&kind, &instr)), &by) in places.zip(what).zip(&batch.thread[range]) {
             let fetch = KindSet::FETCHES.has(kind);
             let reads = !KindSet::WRITES.has(kind);
@@ -267,7 +267,7 @@ impl Touches {
             if !(same & counts) || !observer.repeats(page.block) {
                 break;
             }
-            code = if fetch { Some(addr) } else { code };
+            fetched = if fetch { Some(addr) } else { fetched };
             self.hierarchy.access(addr >> shift, fetch);
             for line in (addr >> shift) + 1..(end >> shift) + 1 {
                 self.hierarchy.access(line, fetch);
@@ -277,7 +277,7 @@ impl Touches {
             repeats += 1;
         }
         state.instructions += instructions;
-        if let Some(addr) = code {
+        if let Some(addr) = fetched {
             observer.fetched(thread as usize, addr);
         }
         repeats

@@ -331,7 +331,7 @@ impl<'a> PageSize<'a> {
         }
     }
 
-    pub fn touch(&mut self, touch: &Touch, walks: &mut impl Lines) {
+    pub fn touch(&mut self, touch: &Touch, table_lines: &mut impl Lines) {
         let Processor { tlbs, latencies, window, .. } = self.processor;
         self.thread(touch.thread);
         if self.swap_ps.is_some() {
@@ -379,7 +379,7 @@ impl<'a> PageSize<'a> {
                     self.walks += 1;
                     let walk: u64 = lines[..count]
                         .iter()
-                        .map(|&line| match walks.found(line, touch) {
+                        .map(|&line| match table_lines.found(line, touch) {
                             Found::First => latencies.first,
                             Found::Second => latencies.second,
                             Found::Third => latencies.third,

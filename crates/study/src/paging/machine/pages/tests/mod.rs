@@ -18,6 +18,7 @@ use plain::Plain;
 const BASE: u64 = 0x4000_0000;
 const RULES: khugepaged::Rules =
     khugepaged::Rules { sleep_ns: 2e9, pages: 1500, max_none: 400, max_shared: 100, max_swap: 64 };
+/// [`Settings::max_none`].
 const MAX_NONE: u64 = 505;
 
 #[derive(Clone, Debug)]

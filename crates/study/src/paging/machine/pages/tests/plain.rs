@@ -68,7 +68,7 @@ pub struct Plain {
     pub time: f64,
     /// Next page that khugepaged scans.
     at: u64,
-    /// Time of its next scan.
+    /// Time of khugepaged's next scan.
     wakes: f64,
     /// In pages of 4 KiB.
     pub limit: Option<u64>,
