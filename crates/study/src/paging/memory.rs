@@ -61,7 +61,6 @@ pub struct Memories<P: Replacement> {
 }
 
 impl<P: Replacement> Memories<P> {
-    /// At most [`SIZES`] empty memories.
     pub fn new(memories: &[Setup]) -> Self {
         debug_assert!(memories.len() <= SIZES);
         Self {
@@ -95,7 +94,6 @@ impl<P: Replacement> Memories<P> {
         }
     }
 
-    /// Replay a window in the `busy` memories.
     fn replay(&mut self, busy: u16, view: &View<'_>) {
         let mut run = Replay { unmarked: 0, clean: 0, busy, view };
         for &local in view.distinct {
@@ -191,7 +189,6 @@ impl<P: Replacement> Memories<P> {
     }
 }
 
-/// A replay of one window in the `busy` memories.
 struct Replay<'a, 'v> {
     /// Local numbers of pages whose accessed bit is clear in some busy memory.
     unmarked: u64,
@@ -329,7 +326,6 @@ impl<P: Replacement> Engine for Memories<P> {
     }
 }
 
-/// Positions of the set bits of `mask`, lowest first.
 fn set_bits(mut mask: u64) -> impl Iterator<Item = u8> {
     std::iter::from_fn(move || {
         (mask != 0).then(|| {

@@ -31,7 +31,6 @@ const PAGE_SIZES: &str = "512,1K,...,2M";
 const STATISTICS_EVERY: u64 = 1;
 /// Default of [`Options::prefetch_pages`].
 const PREFETCH_PAGES: usize = 1 << 14;
-/// Maximum number of memory sizes.
 pub const MAX_MEMORIES: usize = 1024;
 
 nearfar_schema::choices! {
@@ -280,7 +279,6 @@ impl Options {
         })
     }
 
-    /// The address spaces of a trace.
     pub fn spaces(&self, reader: &Reader) -> Spaces {
         Spaces::new(&reader.info().threads).filtered(self.filtered)
     }
@@ -355,7 +353,6 @@ impl Options {
         cells.collect()
     }
 
-    /// Whether some memory size is a fraction.
     pub fn has_fractions(&self) -> bool {
         self.memory.iter().any(|size| matches!(size, MemorySize::Fraction(_)))
     }

@@ -11,7 +11,6 @@ use super::sample::Sample;
 use super::window::{Chunk, LOCAL, MAX_BLOCKS};
 use crate::lifetimes::{self, Action, Change, PageTable};
 
-/// Misses of the TLB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TlbOutcome {
     /// Page walks: misses of all levels.

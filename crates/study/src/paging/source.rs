@@ -16,7 +16,6 @@ const MAX_CACHED: u64 = 1 << 29;
 /// Part of the trace (1/16) from which the size of all windows is extrapolated.
 const TRIAL_PARTS: u64 = 16;
 
-/// Cuts a trace into chunks.
 pub struct Source {
     groups: Groups,
     group: Option<GroupReader>,

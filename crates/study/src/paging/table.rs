@@ -117,13 +117,11 @@ nearfar_schema::columns! {
 /// Costs of events on one machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Prices<'a> {
-    /// Name of the machine.
     pub name: &'a str,
     /// Times of a reference.
     pub times: AccessTimes,
     /// The kernel's time of a fault; required with lifetimes.
     pub faults: Option<FaultTimes>,
-    /// Storage devices.
     pub storages: &'a [Storage],
     /// Charge a write for each dirty eviction.
     pub write_back: bool,

@@ -166,12 +166,10 @@ impl Windower {
         self
     }
 
-    /// The blocks with lifetimes, if any.
     pub fn lives(&mut self) -> Option<&mut Blocks> {
         self.lives.as_mut().map(|lives| &mut lives.blocks)
     }
 
-    /// Apply an event that happens before the next record.
     pub fn event(&mut self, event: &RegionEvent, chunk: &mut Chunk) {
         let Some(lives) = &mut self.lives else { return };
         lives.blocks.apply(event);
@@ -212,7 +210,6 @@ impl Windower {
         chunk.starts.push(chunk.block.len() as u32);
     }
 
-    /// Add the records of `batch` in `range` to the chunk.
     pub fn add(&mut self, batch: &Batch, range: Range<usize>, chunk: &mut Chunk) {
         let size_of_block = 1u64 << self.shift;
         let records = batch.addr[range.clone()].iter().zip(&batch.kind[range.clone()]);
@@ -239,7 +236,6 @@ impl Windower {
         }
     }
 
-    /// Add a reference to a block.
     #[inline]
     fn reference(&mut self, block: u64, write: u8, chunk: &mut Chunk) {
         let slot = slot_of(block);

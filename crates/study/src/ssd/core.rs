@@ -14,7 +14,6 @@ const NO_PAGE: (u64, u32) = (u64::MAX, u32::MAX);
 /// Size of a core's direct-mapped table of recent pages, which makes the simulation faster.
 const RECENT_PAGES: usize = 256;
 
-/// A core and its times.
 pub struct Core {
     /// Clock, nanoseconds.
     pub time: u64,
@@ -51,7 +50,6 @@ pub struct Core {
 }
 
 impl Core {
-    /// An idle core with empty caches and TLBs.
     pub fn new(host: &Host) -> Self {
         Self {
             time: 0,
@@ -126,7 +124,6 @@ impl Core {
         self.tlbs[side].contains(device_page)
     }
 
-    /// Add a translation to the TLB of `side`.
     pub fn fill_tlb(&mut self, side: usize, page: u64, device_page: u32) {
         self.tlbs[side].access(device_page);
         self.last[side] = (page, device_page);
@@ -156,10 +153,8 @@ pub enum Waits {
     Running,
 }
 
-/// A thread and its progress.
 #[derive(Debug, Default)]
 pub struct Thread {
-    /// Current chunk of references.
     pub chunk: Chunk,
     /// Index of the current reference.
     pub at: usize,
@@ -190,7 +185,6 @@ pub struct Miss {
     pub page: u64,
     /// As in [`Core::tlbs`].
     pub side: usize,
-    /// Kind of the reference.
     pub kind: Kind,
 }
 

@@ -16,7 +16,6 @@ pub fn is_of_file(kind: Kind) -> bool {
     kind.fetches() || kind == Kind::KernelLoad
 }
 
-/// A read of the disk.
 struct Read {
     first: u64,
     /// When its pages are in memory.
@@ -41,7 +40,6 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An idle disk, if any, for pages of `page_bytes`.
     pub fn new(storage: Option<&Storage>, page_bytes: u64) -> Self {
         Self {
             read_ns: storage.map(Storage::files).map(|storage| {

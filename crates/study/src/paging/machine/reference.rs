@@ -21,7 +21,6 @@ impl Lines for Coupled<'_> {
     }
 }
 
-/// One page size of a trace.
 struct OneByOne<'a> {
     kinds: KindSet,
     events: Events,
@@ -71,7 +70,6 @@ impl<'a> OneByOne<'a> {
         changes.for_each(|change| self.size.change(&change, thread));
     }
 
-    /// Apply the record at index `at` of a batch.
     fn record(&mut self, batch: &Batch, at: usize) {
         let (addr, thread) = (batch.addr[at], batch.thread[at]);
         let instructions = self.instructions.entry(thread).or_default();
@@ -118,7 +116,6 @@ impl<'a> OneByOne<'a> {
     }
 }
 
-/// The time of one page size.
 pub fn time(
     reader: &Reader,
     options: &Options,

@@ -114,7 +114,6 @@ fn touch(kind: Kind, addr: u64) -> Step {
     Step::Record(Record { addr, kind, size: 8, thread: 0, instr: 1 })
 }
 
-/// A store to each of `pages` small pages.
 fn stores(addr: u64, pages: u64) -> impl Iterator<Item = Step> {
     (0..pages).map(move |page| touch(Kind::Store, addr + 4096 * page))
 }

@@ -59,7 +59,6 @@ pub struct Touch {
     pub tlb: TlbOp,
 }
 
-/// Touches, and the changes between them.
 #[derive(Default)]
 pub struct Chunk {
     pub touches: Vec<Touch>,
@@ -73,7 +72,6 @@ pub struct Chunk {
     pub ages: Vec<Ages>,
 }
 
-/// A time in which no thread runs.
 #[derive(Clone, Copy)]
 pub struct Idle {
     pub ns: u64,
@@ -147,7 +145,6 @@ impl Touches {
         })
     }
 
-    /// See [`Blocks::watch_areas`].
     pub fn watch_areas(&mut self) {
         self.blocks.watch_areas();
     }
@@ -216,7 +213,7 @@ impl Touches {
                 Next::Event(event) => {
                     self.leave(chunk);
                     self.blocks.apply(&event);
-                    self.changes(chunk);
+                    self.append_changes(chunk);
                     self.settled.fill(NO_PAGE);
                     observer.event();
                 }
@@ -370,7 +367,7 @@ impl Touches {
         }
         let block = self.blocks.reference(number, write);
         let settled = !self.blocks.watched(block);
-        self.changes(chunk);
+        self.append_changes(chunk);
         let next = self.lines.len() as u32;
         let [guest_line, _] = small_lines(number << SMALL);
         let line = *self.lines.entry(guest_line).or_insert(next);
@@ -417,8 +414,7 @@ impl Touches {
         });
     }
 
-    /// Append the pending changes of blocks.
-    fn changes(&mut self, chunk: &mut Chunk) {
+    fn append_changes(&mut self, chunk: &mut Chunk) {
         let at = chunk.touches.len();
         for changed in self.surroundings.of(&mut self.blocks) {
             let mut set = |block: u32, watched: bool| *slot(&mut self.watched, block) = watched;

@@ -268,7 +268,6 @@ impl<'a> PageSize<'a> {
         watch.changed(&change.0, (self.pages.resident() as i64 - before as i64) << SMALL);
     }
 
-    /// Apply a change of blocks by a thread.
     pub fn change(&mut self, change: &Changed, thread: Option<u32>) {
         let before = (self.pages.faults, self.pages.fills);
         self.pages.apply(change);

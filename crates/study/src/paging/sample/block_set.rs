@@ -17,12 +17,10 @@ pub struct BlockSet {
 }
 
 impl BlockSet {
-    /// An empty set of blocks of 2^`shift` bytes.
     pub fn new(shift: u32) -> Self {
         Self { shift, bitmap_of: PageMap::default(), bitmaps: Vec::new(), last: (u64::MAX, 0) }
     }
 
-    /// Add the block of an address.
     #[inline]
     pub fn touch(&mut self, addr: u64) {
         let block = addr >> self.shift;

@@ -177,7 +177,6 @@ pub struct Bursts {
 }
 
 impl Bursts {
-    /// `references`: all that the program made.
     pub fn new(
         sample: &PageSample,
         references: u64,

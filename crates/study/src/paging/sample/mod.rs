@@ -57,7 +57,6 @@ impl Sample {
     /// Bits of a page number without the address space.
     const MASK: u64 = ((1 << SPACE_SHIFT) - 1) >> PAGE_SHIFT;
 
-    /// The pages of a captured sample.
     pub fn new(sample: &PageSample) -> Self {
         Self { low: 0, high: sample.limit(), seed: mix(sample.seed) }
     }
@@ -68,13 +67,11 @@ impl Sample {
         Self { low: edge(group), high: edge(group + 1), ..self }
     }
 
-    /// Whether the sample contains the page of this number.
     #[inline]
     pub fn contains(&self, page_number: u64) -> bool {
         (self.low..self.high).contains(&self.hash(page_number))
     }
 
-    /// The group of this sample that contains the page.
     pub fn group_of(&self, page_number: u64) -> Option<u32> {
         let hash = self.hash(page_number);
         let group = || (0..GROUPS).find(|&group| hash < self.group(group).high);

@@ -16,7 +16,6 @@ use crate::lifetimes::{Events, Next, Recent, ResidentSet};
 /// Minimum number of records that several threads simulate.
 const MIN_PARALLEL: usize = 1 << 10;
 
-/// The numbers of the pages that a record touches.
 fn pages_of(addr: u64, size: u16) -> impl Iterator<Item = u64> {
     addr >> PAGE_SHIFT..=last_byte(addr, size) >> PAGE_SHIFT
 }
@@ -140,7 +139,6 @@ impl TraceSample {
         }
     }
 
-    /// Distinct pages of each group of `sample`.
     pub fn pages_by_group(&self, sample: Sample) -> Vec<u64> {
         let mut pages = vec![0; GROUPS as usize];
         for group in self.sampled.iter().filter_map(|&page| sample.group_of(page)) {

@@ -10,7 +10,6 @@ const ACTIVE_ANON: usize = 1;
 const INACTIVE_FILE: usize = 2;
 const ACTIVE_FILE: usize = 3;
 
-/// A memory under Linux.
 #[derive(Default)]
 pub struct PlainLinux {
     frames: usize,

@@ -12,7 +12,6 @@ pub use steps::steps;
 
 use super::*;
 
-/// A step of a test trace.
 #[derive(Clone, Debug)]
 pub enum Step {
     Event(RegionEvent),
@@ -98,7 +97,6 @@ pub struct World {
     events: u64,
     /// Number of freed frames.
     freed: u64,
-    /// Peak number of frames.
     pub peak: u64,
 }
 

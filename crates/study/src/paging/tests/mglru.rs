@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use super::lives::{PlainFrame, PlainMemory};
 
-/// A memory under multi-generational LRU.
 #[derive(Default)]
 pub struct PlainMglru {
     frames: usize,

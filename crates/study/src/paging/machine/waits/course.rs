@@ -7,7 +7,6 @@ use super::PageSize;
 /// Steps of an idle time; khugepaged runs after each.
 const IDLE_STEPS: u32 = 16;
 
-/// A point of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Moment {
     /// Nanoseconds since the program began.
@@ -52,7 +51,6 @@ impl PageSize<'_> {
             }
     }
 
-    /// Let time pass in which no thread runs.
     pub(super) fn idle(&mut self, Idle { ns, parallel }: Idle) {
         self.moment();
         for _ in 0..IDLE_STEPS {
@@ -78,7 +76,6 @@ impl PageSize<'_> {
         self.course = Some(course);
     }
 
-    /// Take the recorded course.
     pub fn course(&mut self) -> Vec<Moment> {
         self.course.take().unwrap_or_default()
     }

@@ -10,7 +10,6 @@ pub struct Counts {
     pub kinds: FaultKinds,
 }
 
-/// A memory under a policy.
 pub trait PlainMemory {
     /// The next reference to a frame is its first.
     fn begin(&mut self, _frame: u64, _of: &PlainFrame) {}

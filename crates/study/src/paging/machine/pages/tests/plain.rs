@@ -486,7 +486,7 @@ impl Plain {
                     continue;
                 };
                 let end = (page..).find(|page| self.areas.get(page) != Some(&advice)).unwrap();
-                // `page` may be inside its area, in which case the scan continues there.
+                // The scan may continue inside an area.
                 let first = page.max(self.at).next_multiple_of(512);
                 if first + 512 <= end && policy.allows(HUGE, advice) {
                     if self.tables.contains(&(first >> HUGE)) {
