@@ -183,7 +183,7 @@ pub enum Event {
 #[derive(Clone, Copy)]
 pub struct Miss {
     pub page: u64,
-    /// As in [`Core::tlbs`].
+    /// 0 for data, 1 for instructions.
     pub side: usize,
     pub kind: Kind,
 }

@@ -219,7 +219,7 @@ impl Plain {
             self.set(page, Some(Mapped::Other));
         } else {
             match mapped {
-                None => self.first(policy, page, reads, around),
+                None => self.first_fault(policy, page, reads, around),
                 Some(Mapped::Swapped) => self.swap_in(page),
                 Some(Mapped::Folio(id, _)) if written && self.folios[id].zero => {
                     self.replace_zero(page, policy);
@@ -235,7 +235,7 @@ impl Plain {
         self.touched.insert(page, touched);
     }
 
-    fn first(&mut self, policy: &Policy, page: u64, reads: bool, (low, high): (u64, u64)) {
+    fn first_fault(&mut self, policy: &Policy, page: u64, reads: bool, (low, high): (u64, u64)) {
         let advice = self.areas.get(&page).copied().unwrap_or_default();
         let table = (page >> HUGE << HUGE..(page >> HUGE << HUGE) + 512)
             .any(|p| self.pages.contains_key(&p));
@@ -447,7 +447,7 @@ impl Plain {
         }
     }
 
-    fn range(&self, range: u64) -> khugepaged::Range {
+    fn khugepaged_range(&self, range: u64) -> khugepaged::Range {
         let huge = self.huge.contains(&range);
         let mut found = khugepaged::Range { huge, ..khugepaged::Range::default() };
         for page in range << HUGE..(range + 1) << HUGE {
@@ -464,10 +464,12 @@ impl Plain {
     }
 
     fn merge(&mut self, range: u64, rules: &khugepaged::Rules) {
-        if rules.merges(self.range(range)) && self.make_room(512) && rules.merges(self.range(range))
+        if rules.merges(self.khugepaged_range(range))
+            && self.make_room(512)
+            && rules.merges(self.khugepaged_range(range))
         {
             self.events.merges += 1;
-            self.events.merge_swap_ins += self.range(range).swapped;
+            self.events.merge_swap_ins += self.khugepaged_range(range).swapped;
             self.allocate(HUGE, range << HUGE, false);
         }
     }
