@@ -13,7 +13,7 @@ impl<T> Default for Ranges<T> {
 }
 
 impl<T: Copy> Ranges<T> {
-    /// The value of the range that `page` is in.
+    /// The value of the range that contains `page`.
     pub fn find(&self, page: u64) -> Option<T> {
         let (_, &(last, value)) = self.0.range(..=page).next_back()?;
         (page <= last).then_some(value)

@@ -12,11 +12,10 @@ use super::window::WRITE;
 #[derive(Clone, Copy, Debug, Default)]
 struct State(u32);
 
-/// Position of the first memory's bit.
+// Positions in [`State`]: of the first memory's bit in each mask, and of the flag.
 const PRESENT: usize = 0;
 const REFERENCED: usize = SIZES;
 const DIRTY: usize = 2 * SIZES;
-/// The page belongs to a file.
 const OF_FILE: u32 = 30;
 const _: () = assert!(3 * SIZES <= OF_FILE as usize);
 
@@ -56,13 +55,12 @@ pub struct Memories<P: Replacement> {
     policies: Vec<P>,
     shared: P::Shared,
     outcomes: Vec<Outcome>,
-    /// By page that was discarded: whether it still is, and a mask of the memories in which its next
-    /// fault is not a swap-in.
+    /// By discarded page: whether it still is discarded, and a bit mask of the memories in which its
+    /// next fault is not a swap-in.
     void: FxHashMap<u32, (bool, u16)>,
 }
 
 impl<P: Replacement> Memories<P> {
-    /// At most [`SIZES`] empty memories.
     pub fn new(memories: &[Setup]) -> Self {
         debug_assert!(memories.len() <= SIZES);
         Self {
@@ -96,7 +94,6 @@ impl<P: Replacement> Memories<P> {
         }
     }
 
-    /// Replay a window in the memories of `busy`.
     fn replay(&mut self, busy: u16, view: &View<'_>) {
         let mut run = Replay { unmarked: 0, clean: 0, busy, view };
         for &local in view.distinct {
@@ -192,7 +189,6 @@ impl<P: Replacement> Memories<P> {
     }
 }
 
-/// The state of one window's replay.
 struct Replay<'a, 'v> {
     /// Local numbers of pages whose accessed bit is clear in some busy memory.
     unmarked: u64,
@@ -330,7 +326,6 @@ impl<P: Replacement> Engine for Memories<P> {
     }
 }
 
-/// Positions of the set bits of `mask`, lowest first.
 fn set_bits(mut mask: u64) -> impl Iterator<Item = u8> {
     std::iter::from_fn(move || {
         (mask != 0).then(|| {

@@ -31,7 +31,6 @@ const PAGE_SIZES: &str = "512,1K,...,2M";
 const STATISTICS_EVERY: u64 = 1;
 /// Default of [`Options::prefetch_pages`].
 const PREFETCH_PAGES: usize = 1 << 14;
-/// Maximum number of memory sizes.
 pub const MAX_MEMORIES: usize = 1024;
 
 nearfar_schema::choices! {
@@ -134,8 +133,8 @@ impl Request {
 pub struct Options {
     /// Page sizes, bytes: powers of two, ascending, each once.
     pub page_sizes: Vec<u64>,
-    /// The smallest page size of the whole study, of which `page_sizes` may be a subset. It
-    /// determines the block size with lifetimes.
+    /// Smallest page size of the study, even if `page_sizes` is a subset; with lifetimes, it determines
+    /// the block size.
     pub finest: u64,
     pub memory: Vec<MemorySize>,
     /// Memories with fewer frames are not simulated.
@@ -212,7 +211,7 @@ impl TryFrom<&Request> for Options {
 }
 
 impl Options {
-    /// Check and normalise these options. The others have defaults: all cores, no memory limit.
+    /// Check and normalise these options; the others have defaults.
     ///
     /// # Errors
     /// If an option is invalid.
@@ -280,7 +279,6 @@ impl Options {
         })
     }
 
-    /// The address spaces of a trace.
     pub fn spaces(&self, reader: &Reader) -> Spaces {
         Spaces::new(&reader.info().threads).filtered(self.filtered)
     }
@@ -355,7 +353,6 @@ impl Options {
         cells.collect()
     }
 
-    /// Whether some memory size is a fraction.
     pub fn has_fractions(&self) -> bool {
         self.memory.iter().any(|size| matches!(size, MemorySize::Fraction(_)))
     }

@@ -1,4 +1,4 @@
-//! One page size: turns windows of blocks into windows of pages for its TLB and its memories.
+//! One page size: converts windows of blocks to windows of pages for its TLB and its memories.
 
 use std::ops::Range;
 
@@ -11,7 +11,6 @@ use super::sample::Sample;
 use super::window::{Chunk, LOCAL, MAX_BLOCKS};
 use crate::lifetimes::{self, Action, Change, PageTable};
 
-/// Misses of the TLB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TlbOutcome {
     /// Page walks: misses of all levels.
@@ -65,7 +64,7 @@ enum Pages {
 /// Pages that are never freed. Ids are in the order of first references.
 struct Permanent {
     /// log2 of the blocks per page.
-    blocks: u32,
+    order: u32,
     /// Pages are blocks and have the same ids.
     identity: bool,
     /// Store page numbers, for set-associative TLBs.
@@ -87,7 +86,7 @@ impl Permanent {
 
     /// Add the next block. Returns its page and the page's number if the page is new.
     fn new_block(&mut self, block: u64, sample: Option<Sample>) -> Option<(u32, u64)> {
-        let number = block >> self.blocks;
+        let number = block >> self.order;
         if sample.is_some_and(|sample| !sample.contains(number)) {
             self.push(NO_PAGE);
             return None;
@@ -184,7 +183,7 @@ impl PageSize {
             Pages::Lives(PageTable::new(shift, block_shift, filter).with_files(files))
         } else {
             Pages::Permanent(Permanent {
-                blocks: shift - block_shift,
+                order: shift - block_shift,
                 identity: shift == block_shift && sample.is_none(),
                 numbered: first.iter().chain(&second).any(sets),
                 page_of: Vec::new(),
@@ -340,7 +339,7 @@ impl PageSize {
         }
     }
 
-    /// How many of [`Self::pages`] are file pages.
+    /// The file pages of [`Self::pages`].
     pub fn file_pages(&self) -> u64 {
         match &self.pages {
             Pages::Permanent(_) => 0,
@@ -352,7 +351,7 @@ impl PageSize {
         self.tlb
     }
 
-    /// Counts of the memories, in the order of the engines and of their sizes.
+    /// Counts of the memories, in the order of the engines and of the sizes of each.
     pub fn outcomes(&self) -> Vec<Outcome> {
         self.engines.iter().flat_map(|engine| engine.outcomes()).collect()
     }

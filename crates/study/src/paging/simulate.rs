@@ -201,7 +201,6 @@ impl<'a> Study<'a> {
         Source::new(self.reader, self.options, page_sizes, self.lifetimes)
     }
 
-    /// One pass over the trace for some page sizes.
     fn pass(
         &self,
         page_sizes: &[u64],
@@ -259,7 +258,7 @@ impl<'a> Study<'a> {
     }
 
     /// A job with a memory for each number of frames. `sample`: the pages to simulate and their share
-    /// of all pages; `None` for all.
+    /// of all pages; `None`: all pages.
     fn job(
         &self,
         page_bytes: u64,
@@ -278,7 +277,6 @@ impl<'a> Study<'a> {
         Job { shift, block_shift, tlb: None, sample, lives, files, engines, prefetch_pages }
     }
 
-    /// Simulate the sample that the trace holds.
     fn sampled(
         &mut self,
         sample: &PageSample,
@@ -327,7 +325,6 @@ impl<'a> Study<'a> {
     }
 }
 
-/// The chunks of a pass.
 enum Chunks {
     /// Read from the trace.
     Cut(Box<Source>),

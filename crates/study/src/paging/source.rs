@@ -16,7 +16,6 @@ const MAX_CACHED: u64 = 1 << 29;
 /// Part of the trace (1/16) from which the size of all windows is extrapolated.
 const TRIAL_PARTS: u64 = 16;
 
-/// Cuts a trace into chunks.
 pub struct Source {
     groups: Groups,
     group: Option<GroupReader>,
@@ -29,7 +28,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The whole trace, for some of the study's page sizes, ascending. `lives`: with lifetimes.
+    /// The whole trace, for `page_sizes` of the study, ascending. `lives`: with lifetimes.
     pub fn new(
         reader: &Reader,
         options: &Options,

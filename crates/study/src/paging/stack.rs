@@ -1,4 +1,4 @@
-//! Exact LRU at all memory sizes, by stack distance. Unlike other policies it needs every reference.
+//! Exact LRU at all memory sizes, by stack distance. Unlike other policies, LRU needs every reference.
 
 use nearfar_kernel::replacement::Setup;
 use nearfar_kernel::replacement::stack::StackDistance;
@@ -7,14 +7,13 @@ use super::engine::{Engine, NO_PAGE, Outcome, View};
 use super::window::{LOCAL, WRITE};
 use crate::slot;
 
-/// Exact LRU memories.
 pub struct Stack {
     stack: StackDistance,
     frames: Vec<u64>,
     pages: Vec<State>,
     /// Distances of references to discarded pages.
     void: Vec<u64>,
-    /// A page was discarded.
+    /// Some page was discarded.
     discarded: bool,
 }
 

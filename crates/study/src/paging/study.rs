@@ -35,8 +35,8 @@ pub struct Study {
 }
 
 impl Study {
-    /// Check a request for these machines. The default is the papers' view if `trace` is a sample of
-    /// pages, for which the machine's view has only lower bounds of times ([`machine::times`]).
+    /// Check a request for these machines and `trace`. The default is the papers' view if the trace is a
+    /// sample, for which the machine's view has only lower bounds of times ([`machine::times`]).
     ///
     /// # Errors
     /// As [`Study::new`].
@@ -48,7 +48,7 @@ impl Study {
         Self::new(machines, request)
     }
 
-    /// Check a request for these machines.
+    /// Check a request.
     ///
     /// # Errors
     /// If an option is invalid, or a machine lacks what the study needs.
@@ -184,7 +184,7 @@ fn storages(machine: &Machine, request: &Request, single: bool) -> Result<Vec<St
 /// Refuse `--nested` for the trace of a virtual machine.
 ///
 /// # Errors
-/// If it is given, although the study's page sizes are then the host's.
+/// If it is given for such a trace, for which the study's page sizes are the host's.
 pub fn check_nested(reader: &Reader, nested: Option<Bytes>) -> Result<()> {
     if nested.is_none() || reader.info().source.vm_memory_bytes == 0 {
         return Ok(());

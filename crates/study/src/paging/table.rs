@@ -117,13 +117,11 @@ nearfar_schema::columns! {
 /// Costs of events on one machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Prices<'a> {
-    /// Name of the machine.
     pub name: &'a str,
     /// Times of a reference.
     pub times: AccessTimes,
     /// The kernel's time of a fault; required with lifetimes.
     pub faults: Option<FaultTimes>,
-    /// Storage devices.
     pub storages: &'a [Storage],
     /// Charge a write for each dirty eviction.
     pub write_back: bool,
@@ -133,8 +131,8 @@ pub struct Prices<'a> {
     pub machine: Option<&'a [Time]>,
 }
 
-/// Repeated reads in the machine's view: all, those of files, and their size in bytes. That is the
-/// study's smallest page size, because Linux reads swap and files in 4 KiB pages.
+/// Repeated reads in the machine's view: their number, that of files, and the bytes per read. These are
+/// the study's smallest page size, because Linux reads swap and files in 4 KiB pages.
 fn repeated_reads(simulated: &Simulated, cell: &Cell) -> (u64, u64, u64) {
     let same_memory = simulated.cells.iter().filter(|other| {
         other.memory_bytes == cell.memory_bytes && other.memory_fraction == cell.memory_fraction
@@ -221,7 +219,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
         let translation_ns =
             times.translation_ns(tlb_miss_rate, per_reference(cell.tlb_second_hits));
         let (repeats, file_repeats, repeat_bytes) = repeated_reads(simulated, cell);
-        // Share of file pages among faults after a page's first.
+        // Share of file pages among repeated faults.
         let repeat_faults = kinds.swap_ins + kinds.file_rereads;
         let file_share = kinds.file_rereads as f64 / repeat_faults.max(1) as f64;
         for (place, storage) in storages.iter().enumerate() {

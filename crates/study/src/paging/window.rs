@@ -2,10 +2,10 @@
 //! instead of once per reference.
 //!
 //! Blocks have the smallest page size of the study. A window lists its blocks in order of first
-//! reference. Segment j of a window runs from the first reference to block j up to that of the next
-//! block. One 64-bit mask marks the blocks that the segment references after that, another those that
-//! it writes. The references are stored too, one byte each, for the few segments in which their order
-//! matters.
+//! reference. Segment j of a window begins with the first reference to block j and ends before that to
+//! block j + 1. One 64-bit mask marks the blocks referenced in the segment after its first reference,
+//! another the blocks written. The references are stored too, one byte each, for the few segments in
+//! which their order matters.
 //!
 //! This is exact: only a fault evicts pages or clears accessed bits, and the LRU order at the end of
 //! a window is the order of last references (see `clock.rs` and `nearfar_hardware::tlb::FullLru`).
@@ -160,18 +160,16 @@ impl Windower {
         }
     }
 
-    /// Use the lifetimes of `blocks`, which must have the same size.
+    /// Use the lifetimes of `blocks`, which must have the same block size.
     pub fn with_lives(mut self, blocks: Blocks) -> Self {
         self.lives = Some(Box::new(Lives { blocks, watched: NO_TAGS, tagged: false }));
         self
     }
 
-    /// The blocks with lifetimes, if any.
     pub fn lives(&mut self) -> Option<&mut Blocks> {
         self.lives.as_mut().map(|lives| &mut lives.blocks)
     }
 
-    /// Apply an event that happens before the next record.
     pub fn event(&mut self, event: &RegionEvent, chunk: &mut Chunk) {
         let Some(lives) = &mut self.lives else { return };
         lives.blocks.apply(event);
@@ -195,7 +193,6 @@ impl Windower {
         }
     }
 
-    /// Begin a chunk.
     pub fn begin(&mut self, chunk: &mut Chunk) {
         chunk.clear();
         self.open(chunk);
@@ -213,7 +210,6 @@ impl Windower {
         chunk.starts.push(chunk.block.len() as u32);
     }
 
-    /// Add the records of `batch` in `range` to the chunk.
     pub fn add(&mut self, batch: &Batch, range: Range<usize>, chunk: &mut Chunk) {
         let size_of_block = 1u64 << self.shift;
         let records = batch.addr[range.clone()].iter().zip(&batch.kind[range.clone()]);
@@ -240,7 +236,6 @@ impl Windower {
         }
     }
 
-    /// Add a reference to a block.
     #[inline]
     fn reference(&mut self, block: u64, write: u8, chunk: &mut Chunk) {
         let slot = slot_of(block);

@@ -8,7 +8,7 @@ use super::faults::Faults;
 use super::histogram::Histogram;
 use super::scheduler::Scheduler;
 
-/// Complete the row of a finished run from its event `counts`. `read`: references read from the trace.
+/// `counts`: events of the run. `read`: references read from the trace.
 ///
 /// # Panics
 /// If the counts are inconsistent.

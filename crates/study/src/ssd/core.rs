@@ -1,4 +1,4 @@
-//! Cores and threads, and the fast path for references that hit.
+//! Cores and threads, and the fast path for references that hit the TLB.
 
 use nearfar_hardware::cache::Filter;
 use nearfar_hardware::processor::{Line, Walker, mapping_line};
@@ -14,7 +14,6 @@ const NO_PAGE: (u64, u32) = (u64::MAX, u32::MAX);
 /// Size of a core's direct-mapped table of recent pages, which makes the simulation faster.
 const RECENT_PAGES: usize = 256;
 
-/// A core and its times.
 pub struct Core {
     /// Clock, nanoseconds.
     pub time: u64,
@@ -23,7 +22,7 @@ pub struct Core {
     /// Nanoseconds of accesses to the device that wait for the bus, not yet in `time`.
     pub pending_ns: u64,
     pub thread: Option<u32>,
-    /// The page of the device that it waits for.
+    /// The page of the device that the core waits for.
     pub stalled: Option<u32>,
     /// Start of the current run or stall.
     pub since: u64,
@@ -32,10 +31,10 @@ pub struct Core {
     /// End of the thread's time slice.
     pub slice_end: u64,
     caches: Option<Filter>,
-    /// For data and for instructions.
+    /// By side: 0 for data, 1 for instructions.
     tlbs: [FullLru; 2],
     walker: Walker,
-    /// The page last used in each TLB: number, number on the device.
+    /// The page last used in each TLB: page number, number on the device.
     last: [(u64, u32); 2],
     recent_pages: Vec<(u64, u32)>,
     /// Nanoseconds of executing and waiting for DRAM.
@@ -51,7 +50,6 @@ pub struct Core {
 }
 
 impl Core {
-    /// An idle core with empty caches and TLBs.
     pub fn new(host: &Host) -> Self {
         Self {
             time: 0,
@@ -75,15 +73,15 @@ impl Core {
         }
     }
 
-    /// Walk the page table for `addr`, then the device's mapping table if the page has a number on the
-    /// device. If the walk reads the device while the bus is `held`, its time is pending.
+    /// Walk the page table for `addr`, then the device's mapping table if the page is on the device. If
+    /// the walk reads the device while the bus is held, its time is pending.
     pub fn walk(
         &mut self,
         addr: u64,
         page: Option<u32>,
         host: &Host,
         counts: &mut Cell,
-        held: bool,
+        bus_held: bool,
     ) {
         let before = counts.accesses;
         let (count, lines) = self.walker.walk(addr, false);
@@ -98,7 +96,7 @@ impl Core {
         };
         counts.tlb_misses += 1;
         self.walking += ns;
-        if held && counts.accesses > before {
+        if bus_held && counts.accesses > before {
             self.pending_ns = ns;
         } else {
             self.time += ns;
@@ -106,7 +104,7 @@ impl Core {
         }
     }
 
-    /// Make the accesses that waited for the bus, which is free now.
+    /// Complete the accesses that waited for the bus.
     pub fn add_pending(&mut self) {
         self.time += self.pending_ns;
         self.busy += self.pending_ns;
@@ -121,12 +119,11 @@ impl Core {
         level.map_or(host.dram_ns, |level| host.hit_ns[level])
     }
 
-    /// Whether the TLB of `side` has the page of this number on the device.
+    /// Whether the TLB of `side` contains a page of the device.
     pub fn holds(&self, side: usize, device_page: u32) -> bool {
         self.tlbs[side].contains(device_page)
     }
 
-    /// Add a translation to the TLB of `side`.
     pub fn fill_tlb(&mut self, side: usize, page: u64, device_page: u32) {
         self.tlbs[side].access(device_page);
         self.last[side] = (page, device_page);
@@ -156,28 +153,25 @@ pub enum Waits {
     Running,
 }
 
-/// A thread and its progress.
 #[derive(Debug, Default)]
 pub struct Thread {
-    /// Current chunk of references.
     pub chunk: Chunk,
     /// Index of the current reference.
     pub at: usize,
-    /// The event that it waits for.
     pub waits: Waits,
     /// The instructions of the current reference are charged.
     charged: bool,
     /// Completed pages of the current reference.
     pages_done: u64,
-    /// The page table was walked for the next page.
+    /// The page table was already walked for the current page.
     pub walked: bool,
-    /// The page of the device that it slept for.
+    /// The page of the device that the thread slept for.
     pub slept_for: Option<u32>,
 }
 
 /// Why a core left the fast path.
 pub enum Event {
-    /// Its clock reached the limit.
+    /// The clock reached `until`.
     Until,
     /// The thread used up its references.
     Exhausted,
@@ -191,12 +185,11 @@ pub struct Miss {
     pub page: u64,
     /// 0 for data, 1 for instructions.
     pub side: usize,
-    /// Kind of the reference.
     pub kind: Kind,
 }
 
-/// Run references of `thread` that hit, until another event or until the clock reaches `until`. From
-/// time `held` on, accesses to the device wait for the bus.
+/// Run references of `thread` that hit the TLB, until an event. From time `held_since` on, accesses to
+/// the device wait for the bus.
 #[inline]
 #[allow(clippy::too_many_arguments, reason = "the state of a core and its thread")]
 pub fn run_fast_path(
@@ -207,7 +200,7 @@ pub fn run_fast_path(
     shift: u32,
     counts: &mut Cell,
     until: u64,
-    held: u64,
+    held_since: u64,
 ) -> Event {
     while let Some(&reference) = thread.chunk.references.get(thread.at) {
         if core.time >= until {
@@ -252,7 +245,7 @@ pub fn run_fast_path(
         counts.references += 1;
         thread.at += 1;
         (thread.charged, thread.pages_done) = (false, 0);
-        if lines > 0 && core.time >= held {
+        if lines > 0 && core.time >= held_since {
             core.pending_ns = lines * host.dram_ns;
             return Event::Bus;
         }

@@ -1,4 +1,4 @@
-//! The device and its services, which bring pages into its DRAM.
+//! The DRAM-interface SSD (UMD) and its services, which load pages into its DRAM.
 
 use nearfar_hardware::flash::Late;
 use nearfar_hardware::umd::{Content, Umd};
@@ -15,7 +15,7 @@ struct Service {
 
 /// Result of a page request.
 pub struct Loading {
-    /// The page that left the DRAM for it.
+    /// The page evicted from the DRAM.
     pub evicted: Option<u32>,
     /// Predicted service time in nanoseconds; `None` if the page is in the DRAM at once.
     pub predicted_ns: Option<u64>,
@@ -34,9 +34,9 @@ pub struct Device {
     pub actual: Histogram,
     /// Actual less predicted times.
     pub error: Histogram,
-    /// The largest of these differences.
+    /// Largest `error`.
     pub error_max: u64,
-    /// Causes of these differences.
+    /// Sum of `error`, by cause.
     pub late: Late,
     /// Services that took longer than predicted.
     pub late_services: u64,
@@ -74,8 +74,8 @@ impl Device {
         Loading { evicted: loading.evicted, predicted_ns }
     }
 
-    /// Let the device work until `now`. `arrived` is called with each page whose service ends, and
-    /// with the time.
+    /// Let the device work until `now`. `arrived` is called with each page whose service ends and the
+    /// time of its end.
     pub fn advance(&mut self, now: u64, mut arrived: impl FnMut(u32, u64)) {
         while self.umd.array().next_event().is_some_and(|time| time <= now) {
             self.umd.array().step();

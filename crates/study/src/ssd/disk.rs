@@ -16,7 +16,6 @@ pub fn is_of_file(kind: Kind) -> bool {
     kind.fetches() || kind == Kind::KernelLoad
 }
 
-/// A read of the disk.
 struct Read {
     first: u64,
     /// When its pages are in memory.
@@ -25,7 +24,7 @@ struct Read {
 
 /// A disk that serves one read at a time, first come first served. Times are nanoseconds.
 ///
-/// An access to the second page of a read counts as sequential and prefetches the next read. A read that
+/// An access to the second page of a read counts as sequential and submits the next read. A read that
 /// follows the previous one on disk takes only its transfer time.
 pub struct Disk {
     /// Time of a random and of a sequential read; `None` without a disk.
@@ -41,7 +40,6 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An idle disk, if any, for pages of `page_bytes`.
     pub fn new(storage: Option<&Storage>, page_bytes: u64) -> Self {
         Self {
             read_ns: storage.map(Storage::files).map(|storage| {
@@ -56,7 +54,7 @@ impl Disk {
         }
     }
 
-    /// Whether a page whose first reference is of this kind comes from a file.
+    /// Whether the disk holds a page whose first reference is of this kind.
     pub fn holds(&self, kind: Kind) -> bool {
         self.read_ns.is_some() && is_of_file(kind)
     }
@@ -65,10 +63,10 @@ impl Disk {
     pub fn read(&mut self, page: u64, kind: Kind, now: u64) -> u64 {
         let Some(times) = self.read_ns.filter(|_| self.holds(kind)) else { return now };
         let pages = self.read_pages;
-        // For a page before the first, the wrapped difference is large.
+        // The difference wraps to a large number if `page` is before `first`.
         let recent = self.recent.iter().rfind(|read| page.wrapping_sub(read.first) < pages);
         let Some(read) = recent else {
-            // Around a mapped page, the kernel reads as much before it as after it.
+            // Code is mapped: the kernel reads as much before the page as after it.
             let before = if kind.fetches() { pages / 2 } else { 0 };
             return self.submit(page.saturating_sub(before), now, times);
         };

@@ -12,7 +12,7 @@ use super::waits::{Lines, PageSize};
 use super::{Host, LARGE, SMALL, Time};
 use crate::lifetimes::{self, Blocks, Events};
 
-/// Lines of page tables go through the simulated caches.
+/// Looks up lines of page tables in the simulated caches.
 struct Coupled<'a>(&'a mut Hierarchy);
 
 impl Lines for Coupled<'_> {
@@ -21,7 +21,6 @@ impl Lines for Coupled<'_> {
     }
 }
 
-/// One page size of a trace.
 struct OneByOne<'a> {
     kinds: KindSet,
     events: Events,
@@ -30,8 +29,9 @@ struct OneByOne<'a> {
     hierarchy: Hierarchy,
     size: PageSize<'a>,
     instructions: FxHashMap<u32, u64>,
-    /// The thread of the previous record, unless an event followed, and its address space.
+    /// The thread of the previous record, unless an event followed.
     running: Option<u32>,
+    /// The address space of `running`.
     space: u32,
 }
 
@@ -70,7 +70,6 @@ impl<'a> OneByOne<'a> {
         changes.for_each(|change| self.size.change(&change, thread));
     }
 
-    /// Apply the record at index `at` of a batch.
     fn record(&mut self, batch: &Batch, at: usize) {
         let (addr, thread) = (batch.addr[at], batch.thread[at]);
         let instructions = self.instructions.entry(thread).or_default();
@@ -117,7 +116,6 @@ impl<'a> OneByOne<'a> {
     }
 }
 
-/// The time of one page size.
 pub fn time(
     reader: &Reader,
     options: &Options,

@@ -9,14 +9,13 @@ use crate::lifetimes::{self, Backing, Blocks, Change};
 /// log2 of the bytes of a file that one fault maps (`fault_around_bytes`).
 const AROUND: u32 = 16;
 
-/// A change of blocks and, for new blocks, the first and last 4 KiB page of private memory around
+/// A change of blocks and, for a new block, the first and last 4 KiB page of private memory around
 /// it that could be in the same large page.
 pub type Changed = (Change, (u64, u64));
 
-/// Finds the private memory around new blocks, and the reads of files that they cause.
 #[derive(Default)]
 pub struct Surroundings {
-    /// Parts of files, of 2^[`AROUND`] bytes, that a fault mapped.
+    /// Mapped parts of files, of 2^[`AROUND`] bytes: file and part number.
     mapped: FxHashSet<(u32, u64)>,
     files: Readahead,
     fetches: Vec<Fetch>,
@@ -60,7 +59,7 @@ impl Surroundings {
         self.fetches.drain(..)
     }
 
-    /// Faults that mapped pages of the page cache.
+    /// Number of faults that mapped pages of the page cache.
     pub fn maps(&self) -> u64 {
         self.mapped.len() as u64
     }

@@ -1,4 +1,4 @@
-//! Tests of the machine's view: against its reference implementation, and large pages by hand.
+//! Tests of the machine's view: against its reference implementation, and with small hand-made traces.
 
 use std::path::Path;
 
@@ -68,7 +68,7 @@ fn options() -> Options {
     Options { lifetimes: true, threads: 1, ..options }
 }
 
-fn both(steps: &[Step], processor: &Processor, lives: bool) -> Vec<(Time, Time)> {
+fn fast_and_slow(steps: &[Step], processor: &Processor, lives: bool) -> Vec<(Time, Time)> {
     let folder = tempfile::tempdir().unwrap();
     let reader = trace(steps, &PROCESSES, folder.path());
     let options = options();
@@ -88,7 +88,7 @@ proptest! {
         lives in any::<bool>(),
         entries in prop::sample::select(vec![1usize, 3, 6]),
     ) {
-        for (fast, slow) in both(&steps, &with_entries(host, entries), lives) {
+        for (fast, slow) in fast_and_slow(&steps, &with_entries(host, entries), lives) {
             let counts = |time: &Time| {
                 let Time { walks, tlb_second_hits, resident_bytes, file_requests, .. } = *time;
                 (time.page_bytes, walks, tlb_second_hits, resident_bytes, file_requests)
@@ -114,15 +114,14 @@ fn touch(kind: Kind, addr: u64) -> Step {
     Step::Record(Record { addr, kind, size: 8, thread: 0, instr: 1 })
 }
 
-/// A store to each of `pages` small pages.
 fn stores(addr: u64, pages: u64) -> impl Iterator<Item = Step> {
     (0..pages).map(move |page| touch(Kind::Store, addr + 4096 * page))
 }
 
-/// At a page size: faults that allocated a large and a small page, and peak private memory in small
-/// pages.
+/// Faults that allocated a large page, those that allocated a small page, and peak private memory in
+/// small pages.
 fn faults(steps: &[Step], page_bytes: u64) -> (u64, u64, u64) {
-    let mut all = both(steps, &processor(None), true);
+    let mut all = fast_and_slow(steps, &processor(None), true);
     all.retain(|(time, _)| time.page_bytes == page_bytes);
     let [(fast, slow)] = &all[..] else { panic!("one size") };
     assert_eq!(fast.fault_ns, slow.fault_ns);
@@ -158,7 +157,7 @@ fn a_first_read_maps_the_zero_page() {
     let loads = |pages: u64| (0..pages).map(|page| touch(Kind::Load, BASE + 4096 * page));
     let mut steps = vec![event(RegionKind::Map, BASE, LARGE_BYTES)];
     steps.extend(loads(3));
-    // Mapping the zero page takes no memory, and here too little time to count.
+    // Mapping the zero page takes no memory, and too little time to count as a fault here.
     for size in [4096, 16_384, LARGE_BYTES] {
         assert_eq!(faults(&steps, size), (0, 0, 0));
     }
@@ -172,7 +171,7 @@ fn a_first_read_maps_the_zero_page() {
     // One large page was read first, three were not.
     steps.push(event(RegionKind::Map, 2 * BASE, 3 * LARGE_BYTES));
     steps.extend(stores(2 * BASE, 3 * 512));
-    for (time, _) in both(&steps, &processor(None), true) {
+    for (time, _) in fast_and_slow(&steps, &processor(None), true) {
         let share = if time.page_bytes == LARGE_BYTES { 0.25 } else { 0.0 };
         assert_eq!(time.read_first_share, share, "{}", time.page_bytes);
     }
@@ -181,7 +180,7 @@ fn a_first_read_maps_the_zero_page() {
 #[test]
 fn an_instruction_that_modifies_memory_faults_as_a_write() {
     let load = Record { addr: BASE + 8, kind: Kind::Load, size: 8, thread: 0, instr: 1 };
-    // With no instruction between them, the load and the store are of the same instruction.
+    // `instr` is 0 if the store is of the same instruction as the load.
     for (instr, expected) in [(0, (1, 0, 16)), (1, (0, 1, 1))] {
         let store = Record { kind: Kind::Store, instr, ..load };
         let steps =
@@ -190,7 +189,7 @@ fn an_instruction_that_modifies_memory_faults_as_a_write() {
     }
 }
 
-/// Loads from these pages of a mapped file.
+/// Time of loads from `pages` of a mapped file.
 fn mapped_file(pages: impl IntoIterator<Item = u64>) -> Time {
     let prot = "r--s".into();
     let map = RegionKind::Map;
@@ -199,7 +198,7 @@ fn mapped_file(pages: impl IntoIterator<Item = u64>) -> Time {
     let event = RegionEvent { event: map, addr: BASE, length, prot, name, inode, ..<_>::default() };
     let mut steps = vec![Step::Event(event)];
     steps.extend(pages.into_iter().map(|page| touch(Kind::Load, BASE + 4096 * page)));
-    let (fast, slow) = both(&steps, &processor(None), true).remove(0);
+    let (fast, slow) = fast_and_slow(&steps, &processor(None), true).remove(0);
     assert_eq!(fast.file_requests, slow.file_requests);
     fast
 }
@@ -209,13 +208,12 @@ fn files_are_read_ahead() {
     let storage = Machine::load("nvme", Path::new("")).unwrap().storages().unwrap().remove(0);
     let transfer = storage.io_ns(2 << 17) - storage.io_ns(1 << 17);
     let all = mapped_file(0..320);
-    // A fault reads 32 pages; page 24, then every 32nd, is marked and reads the next 32.
+    // The first fault reads 32 pages; page 24, then every 32nd, is marked and reads the next 32.
     assert_eq!(all.file_requests, 11);
-    // The program computes next to nothing, so it waits for the device: 10 transfers, of which the
-    // second overlaps with the use of the first.
+    // The program hardly computes, so it waits for 10 transfers of 128 KiB.
     let (least, most) = (storage.io_ns(1 << 17) + 9.0 * transfer, 1.5 * storage.io_ns(10 << 17));
     assert!((least..most).contains(&all.file_ns[0]), "{:?} {least} {most}", all.file_ns);
-    // Each random page is a request: the first 100 of 32 pages, the others of one.
+    // Each random page is a request: of 32 pages for the first 100 misses, then of one page.
     let random = mapped_file((0..150).map(|page| 1000 * page));
     let alone = 100.0 * storage.io_ns(1 << 17) + 50.0 * storage.io_ns(4096);
     assert_eq!(random.file_requests, 150);
@@ -230,7 +228,7 @@ fn only_faults_that_raise_the_peak_count_as_start() {
         steps.extend(stores(BASE, 64));
         steps.push(event(RegionKind::Unmap, BASE, 64 * 4096));
     }
-    let (time, _) = both(&steps, &processor(None), true).remove(0);
+    let (time, _) = fast_and_slow(&steps, &processor(None), true).remove(0);
     assert_eq!((time.fault_ns, time.start_ns), (3.0 * 64e3, 64e3));
 }
 
@@ -253,7 +251,7 @@ fn unmapped_and_released_memory_is_allocated_again() {
     steps.push(event(RegionKind::Map, BASE, LARGE_BYTES));
     steps.extend(stores(BASE, 1));
     assert_eq!(faults(&steps, LARGE_BYTES), (2, 0, 512));
-    // A released part of a huge page is allocated again as small pages.
+    // A released part of a huge page is refilled with small pages.
     steps.extend(stores(BASE, 512));
     steps.push(event(RegionKind::DontNeed, BASE + 8 * 4096, 8 * 4096));
     steps.extend(stores(BASE, 512));

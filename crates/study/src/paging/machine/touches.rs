@@ -1,4 +1,5 @@
-//! The touches of a trace, which every page size must process, and their cache levels.
+//! Converts a trace to touches: the references that every page size must process. The others hit the
+//! first cache and TLB level at any page size.
 
 use std::ops::Range;
 
@@ -21,7 +22,7 @@ use crate::slot;
 const CHUNK: u64 = 1 << 18;
 /// Touches between two samples of the ages of the caches.
 pub const AGED: usize = 1 << 10;
-/// Size of [`Touches::settled`].
+/// Slots of [`Touches::settled`].
 const SLOTS: usize = 1 << 12;
 
 /// The TLB operation of a touch.
@@ -31,35 +32,33 @@ pub enum TlbOp {
     None,
     /// A page is used, and becomes one of the thread's last pages.
     Enter,
-    /// A page leaves the last pages: its last use is later than that of all pages that left before.
+    /// A page leaves the thread's last pages; pages leave in the order of their last use.
     Leave,
     /// A page is used once.
     Once,
 }
 
-/// A reference that page sizes process.
+/// A reference that page sizes process, or a page that leaves ([`TlbOp::Leave`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Touch {
-    /// Space and address, by 4 KiB ([`crate::lifetimes::place`]).
+    /// Number of the 4 KiB page, with its address space ([`crate::lifetimes::place`]).
     pub number: u64,
     /// Instructions of the thread so far.
     pub instructions: u64,
     /// References so far.
     pub now: u64,
-    /// Block of these 4 KiB.
+    /// Block id of the page.
     pub block: u32,
-    /// Cache line of the page-table entry of these 4 KiB; lines are numbered in the order of first
-    /// use.
+    /// Id of the cache line of the page's page-table entry, in the order of first use.
     pub line: u32,
     pub thread: u32,
-    /// Where the line was found.
+    /// Where the referenced line was found.
     pub found: Found,
     pub fetch: bool,
     pub write: bool,
     pub tlb: TlbOp,
 }
 
-/// Touches, and the changes between them.
 #[derive(Default)]
 pub struct Chunk {
     pub touches: Vec<Touch>,
@@ -73,11 +72,10 @@ pub struct Chunk {
     pub ages: Vec<Ages>,
 }
 
-/// A time in which no thread runs.
 #[derive(Clone, Copy)]
 pub struct Idle {
     pub ns: u64,
-    /// Threads that run in parallel after it, until the next one; `None` if unknown.
+    /// Average number of threads that run in parallel until the next idle time; `None` if unknown.
     pub parallel: Option<f64>,
 }
 
@@ -88,12 +86,11 @@ struct Thread {
     last: [Last; 2],
 }
 
-/// Converts a trace to touches.
 pub struct Touches {
     groups: Option<Groups>,
     group: Option<GroupReader>,
     events: Events,
-    /// Threads that run in parallel before each remaining idle time.
+    /// The next values of [`Idle::parallel`].
     parallel: std::vec::IntoIter<f64>,
     batch: Batch,
     blocks: Blocks,
@@ -148,7 +145,6 @@ impl Touches {
         })
     }
 
-    /// Report areas of memory ([`Blocks::watch_areas`]).
     pub fn watch_areas(&mut self) {
         self.blocks.watch_areas();
     }
@@ -209,7 +205,7 @@ impl Touches {
         for next in events.among(batch.len()) {
             match next {
                 Next::Event(event) if event.event == RegionKind::Idle => {
-                    // Adds touches, so that earlier changes have lower indices and come first.
+                    // This adds touches, so earlier changes have lower indices and come first.
                     self.leave(chunk);
                     let idle = Idle { ns: event.to, parallel: self.parallel.next() };
                     chunk.idle.push((chunk.touches.len(), idle));
@@ -217,7 +213,7 @@ impl Touches {
                 Next::Event(event) => {
                     self.leave(chunk);
                     self.blocks.apply(&event);
-                    self.changes(chunk);
+                    self.append_changes(chunk);
                     self.settled.fill(NO_PAGE);
                     observer.event();
                 }
@@ -239,9 +235,9 @@ impl Touches {
         self.events = events;
     }
 
-    /// Process the leading records of `range` that are repeats, and return their number: each is in
-    /// one recently used page, whose state it does not change, and is counted by `observer`. Most
-    /// records are repeats, so conditions are combined without branches.
+    /// Process the leading repeats of `range` and return their number. A repeat is in one recently
+    /// used page and does not change its state; `observer` counts it. Most records are repeats, so
+    /// conditions are combined without branches.
     fn repeats(
         &mut self,
         batch: &Batch,
@@ -257,7 +253,7 @@ impl Touches {
         let (shift, kinds) = (self.hierarchy.line_shift(), self.kinds.0);
         let places = batch.addr[range.clone()].iter().zip(&batch.size[range.clone()]);
         let what = batch.kind[range.clone()].iter().zip(&batch.instr[range.clone()]);
-        let (mut repeats, mut instructions, mut code) = (0, 0, None);
+        let (mut repeats, mut instructions, mut fetched) = (0, 0, None);
         for (((&addr, &size), (&kind, &instr)), &by) in places.zip(what).zip(&batch.thread[range]) {
             let fetch = KindSet::FETCHES.has(kind);
             let reads = !KindSet::WRITES.has(kind);
@@ -268,7 +264,7 @@ impl Touches {
             if !(same & counts) || !observer.repeats(page.block) {
                 break;
             }
-            code = if fetch { Some(addr) } else { code };
+            fetched = if fetch { Some(addr) } else { fetched };
             self.hierarchy.access(addr >> shift, fetch);
             for line in (addr >> shift) + 1..(end >> shift) + 1 {
                 self.hierarchy.access(line, fetch);
@@ -278,7 +274,7 @@ impl Touches {
             repeats += 1;
         }
         state.instructions += instructions;
-        if let Some(addr) = code {
+        if let Some(addr) = fetched {
             observer.fetched(thread as usize, addr);
         }
         repeats
@@ -330,8 +326,8 @@ impl Touches {
         }
     }
 
-    /// A reference to a page that is not among the thread's last, or a write that may change it.
-    /// Returns the page.
+    /// Process a reference to a page that is not among the thread's last pages, or a write that may
+    /// change the page's state. Returns the page.
     fn unsettled(
         &mut self,
         thread: usize,
@@ -371,7 +367,7 @@ impl Touches {
         }
         let block = self.blocks.reference(number, write);
         let settled = !self.blocks.watched(block);
-        self.changes(chunk);
+        self.append_changes(chunk);
         let next = self.lines.len() as u32;
         let [guest_line, _] = small_lines(number << SMALL);
         let line = *self.lines.entry(guest_line).or_insert(next);
@@ -382,7 +378,7 @@ impl Touches {
         page
     }
 
-    /// Remove all last pages, because a translation may be removed.
+    /// Empty the last pages of all threads, because a translation may be removed.
     fn leave(&mut self, chunk: &mut Chunk) {
         for thread in 0..self.threads.len() {
             for fetch in [false, true] {
@@ -418,8 +414,7 @@ impl Touches {
         });
     }
 
-    /// Append the pending changes of blocks.
-    fn changes(&mut self, chunk: &mut Chunk) {
+    fn append_changes(&mut self, chunk: &mut Chunk) {
         let at = chunk.touches.len();
         for changed in self.surroundings.of(&mut self.blocks) {
             let mut set = |block: u32, watched: bool| *slot(&mut self.watched, block) = watched;
@@ -453,7 +448,7 @@ impl Touches {
 /// faults as a write.
 pub fn modifies(batch: &Batch, at: usize) -> bool {
     let next = at + 1;
-    // Compare addresses without spaces: after an event, they may not have been placed yet.
+    // Compare addresses without spaces: records after an event may not have been placed yet.
     let place = |at: usize| (lifetimes::address(batch.addr[at]), batch.thread[at]);
     next < batch.len()
         && (batch.kind[at], batch.kind[next]) == (Kind::Load as u8, Kind::Store as u8)

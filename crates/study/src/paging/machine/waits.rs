@@ -64,13 +64,13 @@ impl Costs {
 
 /// Observes the processing of a chunk.
 pub trait Watch {
-    /// The area of a new block.
+    /// The area of a new block, if costs are counted by area.
     fn area(&mut self, _change: &Change) -> u32 {
         0
     }
     /// Blocks changed; `bytes` is the change of private memory.
     fn changed(&mut self, _change: &Change, _bytes: i64) {}
-    /// The touch at this index was processed; `costs` returns the costs of all so far.
+    /// The touch at this index was processed; `costs` returns the costs of all touches so far.
     fn touched(&mut self, _index: usize, _costs: impl FnOnce() -> Costs) {}
 }
 
@@ -79,11 +79,11 @@ impl Watch for () {}
 struct Thread {
     translation: Translation,
     overlap: Overlap,
-    /// Instructions so far, at the last moment.
+    /// Instructions up to the last update.
     instructions: u64,
     /// Time of its faults, in picoseconds.
     fault_ps: u64,
-    /// By storage.
+    /// File reads, by storage.
     files: Vec<Files>,
 }
 
@@ -102,7 +102,7 @@ pub trait Lines {
     fn found(&mut self, line: Line, touch: &Touch) -> Found;
 }
 
-/// Estimates the level from the last use of each line and the ages of the caches.
+/// Estimates the cache level from the last use of each line and the ages of the caches.
 #[derive(Default)]
 struct Aged {
     /// Last use of lines with entries of 4 KiB pages, in the guest's and the host's table, by line
@@ -261,21 +261,20 @@ impl<'a> PageSize<'a> {
             self.pages.area = watch.area(&change.0);
         }
         self.change(change, thread);
-        // Allocating a large page takes long and adds much memory, so what is mapped is recorded at once.
+        // Allocating a large page takes long and adds much memory, so it is a moment of the course.
         if self.pages.faults.pages[1..] != faults.pages[1..] {
             self.moment();
         }
         watch.changed(&change.0, (self.pages.resident() as i64 - before as i64) << SMALL);
     }
 
-    /// Apply a change of blocks by a thread.
     pub fn change(&mut self, change: &Changed, thread: Option<u32>) {
         let before = (self.pages.faults, self.pages.fills);
         self.pages.apply(change);
         self.charge(before, thread);
     }
 
-    /// Charge the faults since `before` to a thread, and remove translations.
+    /// Charge the faults since these counts to a thread, and remove translations.
     fn charge(&mut self, (faults, fills): (Faults, Faults), thread: Option<u32>) {
         if self.pages.faults != faults {
             let more = self.pages.faults.since(faults);
@@ -331,7 +330,7 @@ impl<'a> PageSize<'a> {
         }
     }
 
-    pub fn touch(&mut self, touch: &Touch, walks: &mut impl Lines) {
+    pub fn touch(&mut self, touch: &Touch, table_lines: &mut impl Lines) {
         let Processor { tlbs, latencies, window, .. } = self.processor;
         self.thread(touch.thread);
         if self.swap_ps.is_some() {
@@ -342,7 +341,7 @@ impl<'a> PageSize<'a> {
         }
         let mut ps = match touch.found {
             Found::First => 0,
-            // Stores wait in the store buffer, not the thread, and are limited by memory bandwidth.
+            // Stores wait in the store buffer; only memory bandwidth delays the thread.
             Found::Second | Found::Third if touch.write => 0,
             Found::Streamed | Found::Memory if touch.write => latencies.streamed,
             Found::Second => latencies.second.saturating_sub(latencies.first),
@@ -379,7 +378,7 @@ impl<'a> PageSize<'a> {
                     self.walks += 1;
                     let walk: u64 = lines[..count]
                         .iter()
-                        .map(|&line| match walks.found(line, touch) {
+                        .map(|&line| match table_lines.found(line, touch) {
                             Found::First => latencies.first,
                             Found::Second => latencies.second,
                             Found::Third => latencies.third,
@@ -419,7 +418,7 @@ impl<'a> PageSize<'a> {
         maps * self.map_ps + allocated.sum::<u64>() + swapped
     }
 
-    /// Nanoseconds for which threads waited, of `ps` picoseconds before overlap.
+    /// Waiting time after overlap in nanoseconds, for `ps` picoseconds before overlap.
     pub fn waited_ns(&self, ps: u64) -> f64 {
         let dependent = self.processor.dependent;
         let waited: f64 = self.threads.iter().map(|thread| thread.overlap.ns(dependent)).sum();

@@ -1,4 +1,4 @@
-//! A set of blocks of memory, one bit each.
+//! A set of memory blocks, one bit each.
 
 use nearfar_trace::hash::PageMap;
 
@@ -17,12 +17,10 @@ pub struct BlockSet {
 }
 
 impl BlockSet {
-    /// An empty set of blocks of 2^`shift` bytes.
     pub fn new(shift: u32) -> Self {
         Self { shift, bitmap_of: PageMap::default(), bitmaps: Vec::new(), last: (u64::MAX, 0) }
     }
 
-    /// Add the block of an address.
     #[inline]
     pub fn touch(&mut self, addr: u64) {
         let block = addr >> self.shift;
@@ -40,7 +38,7 @@ impl BlockSet {
         })
     }
 
-    /// Number of pages of 2^`shift` bytes, at least the block size, with a block in the set.
+    /// Number of pages with a block in the set; pages of 2^`shift` bytes, at least the block size.
     pub fn pages(&self, shift: u32) -> u64 {
         let order = shift - self.shift;
         let words = || self.bitmaps.iter().flat_map(|bits| bits.iter());

@@ -1,18 +1,18 @@
 //! TLB misses from bursts of references (SMARTS: Wunderlich, Wenisch, Falsafi, Hoe, ISCA 2003).
 //!
-//! A trace that was captured with `--sample` has bursts of references of a thread. Each is measured
-//! after a warm-up that starts with an empty TLB. A TLB that has seen the whole run has all entries of
-//! this TLB, so a hit is certain. A miss is certain if its set is full, otherwise it is *uncertain*.
-//! The interval extends from no uncertain miss being real to all being real, plus two standard errors
-//! and a bound of misses too rare for the bursts on both sides; the estimate is the middle without
-//! these. For the second level, this assumes that the first level passes on the same references.
+//! A trace that was captured with `--sample` has bursts: all references of a thread for a while. Each
+//! burst is measured after a warm-up that starts with an empty TLB. The TLB of the whole run would have
+//! all entries of this TLB, so a hit is certain. A miss is certain if its set is full, otherwise it is
+//! *uncertain*. The lower end of the interval counts no uncertain miss, the upper end all; the estimate
+//! is the middle. Both ends are then extended by two standard errors and by a bound of misses too rare
+//! for the bursts. For the second level, this assumes that the first level passes on the same references
+//! as in the whole run.
 //!
 //! A burst represents the references of its part of the run, whose number varies with the code: misses
 //! are a ratio estimate, weighted by this number (Cochran, Sampling Techniques, 6.4). With fewer than
-//! [`MIN_BURSTS`] bursts there is no error estimate: the interval extends from no miss to a miss in
-//! every reference.
+//! [`MIN_BURSTS`] bursts, the interval extends from no miss to a miss in every reference.
 //!
-//! Bursts ignore events, so a page that is unmapped and mapped again within one stays in the TLB.
+//! Bursts ignore events, so a page that is unmapped and mapped again within a burst stays in the TLB.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use nearfar_trace::hash::PageMap;
 use nearfar_trace::sample::Burst;
 use nearfar_trace::{Batch, KindSet, PageSample, last_byte};
 
-/// Half-width of a 95 % interval in standard errors of a mean of at least 50 values.
+/// Half-width of a 95 % interval in standard errors of a mean of [`MIN_BURSTS`] values (Student's t).
 const HALF_WIDTH: f64 = 2.01;
 /// Minimum number of bursts for an interval.
 const MIN_BURSTS: usize = 50;
@@ -38,7 +38,7 @@ pub struct Estimate {
     pub interval: (f64, f64),
 }
 
-/// Number of records of the thread that fill the TLB: four per entry, at least 2000.
+/// Number of records that warm the TLB up.
 fn warm_up(tlb: TlbSpec) -> u64 {
     let entries = tlb.first.entries + tlb.second.map_or(0, |level| level.entries);
     (4 * u64::from(entries)).max(2000)
@@ -131,7 +131,7 @@ impl Translation {
             lookup = second.access(page, number);
             second_hit = lookup == Lookup::Hit;
             if lookup == Lookup::Miss {
-                // The page may still be in the first level.
+                // The miss is certain only if that of the first level is.
                 lookup = first;
             }
         }
@@ -146,17 +146,18 @@ impl Translation {
 /// A burst that is being read.
 struct Open {
     burst: Burst,
-    /// Records of the thread that warm the TLB up: at most half of the burst.
+    /// Records that warm the TLB up: at most half of the burst.
     warm: u64,
-    /// Its records of the selected kinds so far.
+    /// Records of the selected kinds so far.
     records: u64,
     sizes: Vec<Translation>,
 }
 
 /// The counts of a burst.
 struct Measured {
-    /// Its records, times the code blocks that it represents.
+    /// All its records, times the code blocks that it represents.
     weight: f64,
+    /// Records after the warm-up.
     records: u64,
     counts: Vec<Counts>,
 }
@@ -169,14 +170,13 @@ pub struct Bursts {
     shifts: Vec<u32>,
     /// References that the program made.
     references: u64,
-    /// Bursts that have not started, in descending order of their first records.
+    /// Bursts that have not started, the next one last.
     coming: Vec<Burst>,
     open: Vec<Open>,
     measured: Vec<Measured>,
 }
 
 impl Bursts {
-    /// `references`: all that the program made.
     pub fn new(
         sample: &PageSample,
         references: u64,
@@ -229,8 +229,7 @@ impl Bursts {
             let error = (squares * bursts / (bursts - 1.0)).sqrt() / weights;
             (ratio * references, error * references)
         };
-        // The rule of three, for single misses outside the bursts. It does not cover a phase without
-        // bursts.
+        // The rule of three, for single misses outside the bursts, but not for a phase without bursts.
         let records = measured.iter().map(|burst| burst.records).sum::<u64>().max(1);
         let rare = 3.0 * references / records as f64;
         let (low, low_error) = total(|burst| burst.misses);

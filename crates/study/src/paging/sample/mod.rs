@@ -5,7 +5,7 @@
 //! groups, which are simulated separately. The first references to every page are recorded, so the
 //! number of pages and the share of each group are known: the group's memory has this share of the
 //! frames, and its counts are divided by the share. The variance of the quotients gives the error.
-//! Only faults after the first of a page are estimated; a memory large enough for all pages is exact.
+//! Only repeated faults on a page are estimated; a memory large enough for all pages is exact.
 //!
 //! A group has so few pages that it faults too often, by a bias that falls as 1 / pages. The sample as
 //! a whole, which is simulated as well, has an eighth of this bias: the estimate is extrapolated from
@@ -54,10 +54,9 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Address bits of a page number. They do not depend on the process.
+    /// Bits of a page number without the address space.
     const MASK: u64 = ((1 << SPACE_SHIFT) - 1) >> PAGE_SHIFT;
 
-    /// The pages of a captured sample.
     pub fn new(sample: &PageSample) -> Self {
         Self { low: 0, high: sample.limit(), seed: mix(sample.seed) }
     }
@@ -68,13 +67,11 @@ impl Sample {
         Self { low: edge(group), high: edge(group + 1), ..self }
     }
 
-    /// Whether the sample contains the page of this number.
     #[inline]
     pub fn contains(&self, page_number: u64) -> bool {
         (self.low..self.high).contains(&self.hash(page_number))
     }
 
-    /// The group of this sample that contains the page.
     pub fn group_of(&self, page_number: u64) -> Option<u32> {
         let hash = self.hash(page_number);
         let group = || (0..GROUPS).find(|&group| hash < self.group(group).high);
@@ -91,8 +88,8 @@ impl Sample {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LeftOut {
     pub page_bytes: u64,
-    /// A lower bound of the memory that holds all of its pages, bytes; `None` if the trace does not
-    /// hold what the page size needs.
+    /// A lower bound of the memory that holds all of its pages, bytes; `None` if the trace lacks the
+    /// references that the page size needs.
     pub least_memory: Option<u64>,
 }
 
@@ -103,8 +100,8 @@ impl LeftOut {
     }
 }
 
-/// The sample that a trace holds, the options without the page sizes that it does not support, and
-/// these page sizes; `None` if the trace is not a sample.
+/// The sample of a trace, the options with the page sizes that it supports, and the page sizes below
+/// 4 KiB, which it does not; `None` if the trace is not a sample.
 ///
 /// # Errors
 /// If the options lack the page size of 4 KiB, or the trace was cut off.
@@ -159,12 +156,12 @@ fn estimate(values: &[f64]) -> (f64, f64) {
 /// A study of a sample.
 pub struct Sampled<'a> {
     pub reader: &'a Reader,
-    /// The sample that it holds.
+    /// The sample that the trace holds.
     pub sample: &'a PageSample,
     pub options: &'a Options,
     /// Pages have lifetimes.
     pub lives: bool,
-    /// Memory sizes in bytes, with the fractions that they were given as.
+    /// Memory sizes in bytes, each with its fraction if it was given as one.
     pub memory: &'a [(u64, Option<f64>)],
     pub pool: &'a ThreadPool,
 }
@@ -269,7 +266,7 @@ pub struct Larger {
 }
 
 impl Larger {
-    /// Classify the page sizes `simulated`.
+    /// Classify the page sizes of `simulated` above 4 KiB.
     pub fn of(trace: &TraceSample, simulated: &[u64], memory: &[(u64, Option<f64>)]) -> Self {
         let mut larger = Self { sizes: Vec::new(), left_out: Vec::new() };
         let largest = memory.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0);
@@ -284,8 +281,8 @@ impl Larger {
         larger
     }
 
-    /// The cells that are exact because memory holds all pages, with TLB misses from bursts; and the
-    /// page sizes without an exact cell. `cells` are counted from the recorded references.
+    /// Of `cells`, counted from the recorded references, those that are exact because memory holds all
+    /// pages, with TLB misses from bursts; and the page sizes without an exact cell.
     pub fn exact(self, trace: &TraceSample, cells: Vec<Cell>) -> (Vec<Cell>, Vec<LeftOut>) {
         let (exact, others): (Vec<Cell>, Vec<Cell>) =
             cells.into_iter().partition(|cell| cell.frames >= cell.pages);

@@ -13,10 +13,9 @@ use super::bursts::Bursts;
 use super::{GROUPS, Sample, Sampled, Simulation};
 use crate::lifetimes::{Events, Next, Recent, ResidentSet};
 
-/// Fewer records are simulated by one thread.
+/// Minimum number of records that several threads simulate.
 const MIN_PARALLEL: usize = 1 << 10;
 
-/// The numbers of the pages that a record touches.
 fn pages_of(addr: u64, size: u16) -> impl Iterator<Item = u64> {
     addr >> PAGE_SHIFT..=last_byte(addr, size) >> PAGE_SHIFT
 }
@@ -27,27 +26,25 @@ pub struct TraceSample {
     sampled: FxHashSet<u64>,
     /// All touched blocks.
     pub touched: BlockSet,
-    /// The bursts, for TLBs.
     pub bursts: Bursts,
-    /// References that the program made, of the selected kinds. How many of them cross a page is
-    /// not known.
+    /// References of the selected kinds that the program made. One that crosses a page border counts
+    /// once, because the number of crossings is unknown.
     pub references: u64,
-    /// With lifetimes, the number of 4 KiB pages that had a frame, and of the file pages among them.
-    /// Exact, because the first references to all pages are recorded.
+    /// With lifetimes, the number of 4 KiB pages that had a frame, and of file pages among them; exact,
+    /// because the first references to all pages are recorded.
     pub born: (u64, u64),
     /// With lifetimes, the peak number of 4 KiB pages that had a frame.
     pub peak_pages: u64,
 }
 
-/// A piece of a trace.
 enum Piece<'a> {
     Event(RegionEvent),
     /// Records of a batch, and the number of records before them.
     Records(&'a Batch, Range<usize>, u64),
 }
 
-/// Read the pieces of a trace in order. With lifetimes, addresses of records are replaced by their
-/// places in the address spaces, which `on_piece` gets as well.
+/// Pass the pieces of a trace to `on_piece` in order, with the set to which it must apply events. With
+/// lifetimes, addresses of records are replaced by their places in the address spaces.
 fn pieces(
     study: &Sampled<'_>,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
@@ -142,7 +139,6 @@ impl TraceSample {
         }
     }
 
-    /// Distinct pages of each group of `sample`.
     pub fn pages_by_group(&self, sample: Sample) -> Vec<u64> {
         let mut pages = vec![0; GROUPS as usize];
         for group in self.sampled.iter().filter_map(|&page| sample.group_of(page)) {

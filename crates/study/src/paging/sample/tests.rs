@@ -13,11 +13,11 @@ use crate::paging::options::MemorySize;
 use crate::paging::simulate;
 use crate::paging::tests::{naive_clock, naive_lru, naive_lru_misses, options, store};
 
-/// Kinds of programs by their references.
+/// Access patterns.
 #[derive(Clone, Copy, Debug)]
 enum Program {
     Uniform,
-    /// Page n about 1 / n as often as the first.
+    /// Page n is referenced about 1 / n as often as the first.
     Skewed,
     /// Repeated sweeps, with a random jump in one of ten references.
     Sweeping,
@@ -48,8 +48,7 @@ fn references(program: Program, count: u64, pages: u64, seed: u64) -> Vec<Record
 
 const MEMORY: [f64; 6] = [0.1, 0.3, 0.5, 0.7, 0.9, 1.0];
 
-/// The options of 4 KiB pages.
-fn small(policy: &str, tlb: &str) -> Options {
+fn options_of_4k(policy: &str, tlb: &str) -> Options {
     options(&[4096], MEMORY.map(MemorySize::Fraction).to_vec(), tlb, policy)
 }
 
@@ -71,7 +70,7 @@ fn distinct(refs: impl Iterator<Item = (u64, bool)>) -> f64 {
 }
 
 /// The records that a capture with `--sample` has: those of sampled pages, the first load and store
-/// of any other, and bursts of `length` records, one in every `distance`.
+/// of every other page, and a burst of `length` records in every `distance` records.
 fn captured(records: &[Record], rate: f64, seed: u64, bursts: (u64, u64), dir: &Path) -> Reader {
     let mut sample = PageSample { rate, seed, ..PageSample::default() };
     let (length, distance) = bursts;
@@ -119,7 +118,7 @@ fn estimates_equal_naive_simulations_of_groups_and_bursts() {
     for (policy, plain) in [("clock", naive_clock as fn(&_, _) -> _), ("lru", naive_lru)] {
         let folder = tempfile::tempdir().unwrap();
         let reader = captured(&records, 0.4, 5, (4000, 7000), folder.path());
-        let found = cells(&reader, &small(policy, "16x4"));
+        let found = cells(&reader, &options_of_4k(policy, "16x4"));
         assert_eq!(found.len(), MEMORY.len());
         for cell in found {
             assert_eq!((cell.references, cell.pages), (400_000, all as u64));
@@ -166,8 +165,7 @@ fn estimates_equal_naive_simulations_of_groups_and_bursts() {
     }
 }
 
-/// Over four programs and ten seeds. A share far below 95 % means too narrow intervals; one of nearly
-/// 100 %, too wide ones.
+/// A share far below 95 % means too narrow intervals; one of nearly 100 %, too wide ones.
 #[test]
 fn about_95_percent_of_intervals_contain_the_true_value() {
     let (mut faults, mut walks) = ((0, 0), (0, 0));
@@ -175,12 +173,12 @@ fn about_95_percent_of_intervals_contain_the_true_value() {
         let records = references(program, 400_000, 12_000, 1);
         let folder = tempfile::tempdir().unwrap();
         let whole = store(&records, folder.path());
-        let exact = cells(&whole, &small("clock", "64"));
+        let exact = cells(&whole, &options_of_4k("clock", "64"));
         for seed in 0..10 {
             let folder = tempfile::tempdir().unwrap();
             let reader = captured(&records, 0.3, seed, (3500, 7000), folder.path());
             assert!(reader.info().records < records.len() as u64 / 10 * 9);
-            let found = simulate(&reader, &small("clock", "64"), &mut |_| Ok(())).unwrap();
+            let found = simulate(&reader, &options_of_4k("clock", "64"), &mut |_| Ok(())).unwrap();
             assert_eq!(found.records, records.len() as u64);
             assert_eq!(found.footprint_bytes, whole.info().footprint_pages(KindSet::ALL) * 4096);
             assert_eq!(found.cells.len(), exact.len());
@@ -209,8 +207,8 @@ fn about_95_percent_of_intervals_contain_the_true_value() {
     }
 }
 
-/// If memory holds all larger pages, their faults are those of the whole run, and their intervals
-/// contain its TLB misses; with less memory they have no cells.
+/// If memory holds all pages of a larger size, its cells have the faults of the whole run, and intervals
+/// that contain its TLB misses; with less memory, the size has no cells.
 #[test]
 fn larger_pages_are_exact_if_memory_holds_all_of_them() {
     let records = references(Program::Skewed, 400_000, 12_000, 1);
@@ -220,7 +218,8 @@ fn larger_pages_are_exact_if_memory_holds_all_of_them() {
     let reader = captured(&records, 0.3, 2, (3500, 7000), folder.path());
     let memory = |bytes: u64| vec![MemorySize::Fraction(0.5), MemorySize::Bytes(bytes)];
     let sizes = vec![1024, 4096, 65_536, 2 << 20];
-    // 12,000 pages from 4 MiB on: 24 pages of 2 MiB, 751 of 64 KiB with the byte behind the last.
+    // 12,000 pages from 4 MiB on are 24 pages of 2 MiB. A record that crosses their end touches one more
+    // page of 64 KiB: 751.
     let of = |bytes| options(&sizes, memory(bytes), "16x4", "clock");
     let found = simulate(&reader, &of(60 << 20), &mut |_| Ok(())).unwrap();
     assert_eq!(found.left_out, [LeftOut::without(1024)]);
@@ -251,7 +250,7 @@ fn too_few_pages_are_refused_with_a_rate_that_suffices() {
     let found = |rate| {
         let folder = tempfile::tempdir().unwrap();
         let reader = captured(&records, rate, 1, (4000, 16_000), folder.path());
-        simulate(&reader, &small("clock", "64"), &mut |_| Ok(()))
+        simulate(&reader, &options_of_4k("clock", "64"), &mut |_| Ok(()))
     };
     let refused = found(0.1).unwrap_err().to_string();
     let words: Vec<&str> = refused.split_whitespace().collect();
@@ -267,7 +266,7 @@ fn too_few_bursts_leave_tlb_misses_unbounded() {
     let found = |bursts| {
         let folder = tempfile::tempdir().unwrap();
         let reader = captured(&records, 0.3, 1, bursts, folder.path());
-        cells(&reader, &small("clock", "64"))
+        cells(&reader, &options_of_4k("clock", "64"))
     };
     let (few, many) = (found((4000, 16_000)), found((4, 16)));
     for (few, many) in few.iter().zip(&many) {

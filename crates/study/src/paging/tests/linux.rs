@@ -10,7 +10,6 @@ const ACTIVE_ANON: usize = 1;
 const INACTIVE_FILE: usize = 2;
 const ACTIVE_FILE: usize = 3;
 
-/// A memory under Linux.
 #[derive(Default)]
 pub struct PlainLinux {
     frames: usize,
@@ -30,7 +29,7 @@ pub struct PlainLinux {
     file_cost: u64,
     activated_at_refault: [u64; 2],
     seen_at_last_reclaim: [u64; 2],
-    /// `memory.stat`: the lengths of the lists, activations at refault.
+    /// `memory.stat` when it was last flushed: lengths of the lists, and `activated_at_refault`.
     stat: ([u64; 4], [u64; 2]),
     faults: u64,
     pub flushed: u64,
@@ -44,9 +43,9 @@ pub struct PlainPage {
     dirty: bool,
     pub of_file: bool,
     pub executable: bool,
-    /// Discarded while resident, and whether it was written since.
+    /// Discarded while resident; whether it was written since.
     lazy: Option<bool>,
-    /// When it was evicted, and whether it had been active.
+    /// `nonresident_age` at eviction, and `workingset` then.
     shadow: Option<(u64, bool)>,
 }
 
@@ -122,7 +121,7 @@ impl PlainLinux {
         self.lists[list].split_off(left).into_iter().rev().collect()
     }
 
-    /// Scan an inactive tail. Returns the number of evicted pages.
+    /// Scan the tail of an inactive list. Returns the number of evicted pages.
     fn shrink_inactive(&mut self, file: bool, count: u64) -> u64 {
         let isolated = self.isolate(if file { INACTIVE_FILE } else { INACTIVE_ANON }, count);
         let (mut freed, mut pageout, mut back) = (0, 0, Vec::new());
@@ -183,7 +182,7 @@ impl PlainLinux {
         self.lru_note_cost(file, 0, rotated);
     }
 
-    /// The footprints here are below a GiB, so the ratio is 1.
+    /// `inactive_ratio` is 1, because the footprints of the tests are below a GiB.
     fn inactive_is_low(&mut self, file: bool) -> bool {
         match file {
             false => self.page_state(INACTIVE_ANON) < self.page_state(ACTIVE_ANON),
@@ -359,7 +358,6 @@ impl PlainMemory for PlainLinux {
         self.pages.remove(&p);
     }
 
-    /// `MADV_FREE`.
     fn discard(&mut self, p: u64) {
         self.lru_add_drain();
         let has = self.has(p);

@@ -12,7 +12,6 @@ pub use steps::steps;
 
 use super::*;
 
-/// A step of a test trace.
 #[derive(Clone, Debug)]
 pub enum Step {
     Event(RegionEvent),
@@ -23,21 +22,25 @@ pub enum Step {
 struct Map {
     /// Device and inode, or the number of the event for shared memory without a file.
     object: Option<(u64, u64)>,
+    /// Address of offset 0 of the object.
     start: u64,
     private: bool,
     writable: bool,
     executable: bool,
+    /// Frames outlive the pages that map them.
     stays: bool,
 }
 
 #[derive(Debug)]
 pub struct PlainFrame {
+    /// Object and offset in it.
     object: Option<((u64, u64), u64)>,
     stays: bool,
     pub of_file: bool,
     pub executable: bool,
-    /// The number of the page that it began in.
+    /// Number of its first page.
     pub place: u64,
+    /// Number of pages that map it.
     pages: usize,
     discarded: bool,
 }
@@ -50,13 +53,18 @@ struct PlainPage {
     shared: bool,
 }
 
-/// What happens at one page size, to be replayed by a TLB and by memories.
+/// An event at one page size, which a TLB and memories replay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Log {
-    Access { page: u64, frame: Option<usize>, write: bool },
+    Access {
+        page: u64,
+        frame: Option<usize>,
+        write: bool,
+    },
     Shootdown(u64),
     Free(usize),
     Discard(usize),
+    /// A discarded frame is in use again.
     Keep(usize),
 }
 
@@ -64,6 +72,7 @@ pub(crate) enum Log {
 struct Touched {
     /// The next write is reported to its page.
     watched: bool,
+    /// Freed with `MADV_FREE`.
     lazy: bool,
     of_object: bool,
     page: usize,
@@ -86,6 +95,7 @@ pub struct World {
     frames: Vec<PlainFrame>,
     pub(crate) log: Vec<Log>,
     events: u64,
+    /// Number of freed frames.
     freed: u64,
     pub peak: u64,
 }
@@ -94,7 +104,7 @@ pub struct World {
 const KERNEL: u64 = 1 << 63;
 
 impl World {
-    /// Nothing is mapped. Pages of `page` bytes, blocks of `block`.
+    /// An empty world; pages of `page` bytes, blocks of `block` bytes.
     pub fn new(page: u64, block: u64, processes: &[u32]) -> Self {
         let mut world = Self { page, block, processes: processes.to_vec(), ..Self::default() };
         world.space(processes[0]);
@@ -109,7 +119,7 @@ impl World {
         if let Some(&space) = self.space_of.get(&process) {
             return space;
         }
-        // The lowest unused one: its number selects the sets of TLBs.
+        // The lowest unused space, because its number selects the sets of TLBs.
         let used = |space: &usize| self.space_of.values().any(|used| used == space);
         let space = (0..).find(|space| !used(space)).unwrap();
         if space == self.maps.len() {
@@ -125,13 +135,13 @@ impl World {
     }
 
     /// The page number that the engines use.
-    fn name(&self, page: usize) -> u64 {
+    fn engine_number(&self, page: usize) -> u64 {
         let PlainPage { space, number, .. } = self.pages[page];
         self.number(space, number * self.page, self.page)
     }
 
     fn shoot_down(&mut self, page: usize) {
-        self.log.push(Log::Shootdown(self.name(page)));
+        self.log.push(Log::Shootdown(self.engine_number(page)));
     }
 
     fn in_page(&self, page: usize) -> impl Iterator<Item = &Touched> {
@@ -153,7 +163,7 @@ impl World {
         }
     }
 
-    /// End the blocks of these addresses.
+    /// End the blocks of these addresses. `removed`: even frames that stay are freed.
     fn end(&mut self, space: usize, from: u64, to: u64, removed: bool) {
         for block in self.touched(space, from, to) {
             let page = self.blocks.remove(&(space, block)).unwrap().page;
@@ -198,7 +208,7 @@ impl World {
     }
 
     fn new_frame(&mut self, page: usize, map: Option<Map>) {
-        let place = self.name(page);
+        let place = self.engine_number(page);
         let frame = match map.and_then(|map| Some((map, map.object?))) {
             None => self.push_frame(place, None, false, false),
             Some((map, object)) => {
@@ -266,7 +276,7 @@ impl World {
         }
         let page = self.blocks[&(space, block)].page;
         let frame = self.pages[page].frame;
-        self.log.push(Log::Access { page: self.name(page), frame, write });
+        self.log.push(Log::Access { page: self.engine_number(page), frame, write });
     }
 
     fn birth(&mut self, space: usize, block: u64, write: bool) {
@@ -482,7 +492,7 @@ fn accesses(log: &[Log]) -> u64 {
     log.iter().filter(|step| matches!(step, Log::Access { .. })).count() as u64
 }
 
-/// A trace of these steps, whose threads are of `processes`.
+/// A trace of these steps. `processes`: the process of each thread.
 pub fn trace(steps: &[Step], processes: &[u32], folder: &std::path::Path) -> nearfar_trace::Reader {
     let path = folder.join("t.trace");
     let mut writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();

@@ -5,20 +5,21 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use super::lives::{PlainFrame, PlainMemory};
 
-/// A memory under multi-generational LRU.
 #[derive(Default)]
 pub struct PlainMglru {
     frames: usize,
     min_batch: u64,
     swappiness: u64,
     pub pages: HashMap<u64, PlainPage>,
-    /// Lists by type (file or not) and generation. A page's list lags behind its generation.
+    /// Lists by type (file or not) and generation. A page may still be in the list of an older
+    /// generation than its own.
     lists: HashMap<(bool, u64), VecDeque<u64>>,
     /// Number of pages by type and generation.
     nr_pages: HashMap<(bool, u64), u64>,
     held: HashSet<u64>,
-    /// The latest new page at each place, and the number of populated pages per 512 places.
+    /// The latest new page at each place.
     places: BTreeMap<u64, u64>,
+    /// Number of populated pages by page table, which has 512 places.
     populated: HashMap<u64, u64>,
     max_seq: u64,
     min_seq: [u64; 2],
@@ -40,11 +41,11 @@ pub struct PlainPage {
     pub of_file: bool,
     pub place: u64,
     generation: u64,
-    lies_in: u64,
+    list_generation: u64,
     isolated: bool,
     referenced: bool,
     populated: bool,
-    /// Discarded while resident, and whether it was written since.
+    /// Discarded while resident; whether it was written since.
     lazy: Option<bool>,
     shadow: Option<u64>,
 }
@@ -73,7 +74,7 @@ impl PlainMglru {
     /// `lruvec_add_folio` at a generation.
     fn add(&mut self, p: u64, seq: u64) {
         let page = self.pages.get_mut(&p).unwrap();
-        (page.generation, page.lies_in) = (seq % 4, seq % 4);
+        (page.generation, page.list_generation) = (seq % 4, seq % 4);
         let key = (page.file(), seq % 4);
         self.lists.entry(key).or_default().push_front(p);
         *self.nr_pages.entry(key).or_default() += 1;
@@ -81,13 +82,12 @@ impl PlainMglru {
 
     fn del(&mut self, p: u64) {
         let page = &self.pages[&p];
-        let (is, lies) = ((page.file(), page.generation), (page.file(), page.lies_in));
-        let list = self.lists.get_mut(&lies).unwrap();
+        let list = self.lists.get_mut(&(page.file(), page.list_generation)).unwrap();
         match list.back() == Some(&p) {
             true => drop(list.pop_back()),
             false => list.retain(|other| *other != p),
         }
-        *self.nr_pages.get_mut(&is).unwrap() -= 1;
+        *self.nr_pages.get_mut(&(page.file(), page.generation)).unwrap() -= 1;
     }
 
     fn oldest_in(&self, file: bool, seq: u64) -> Option<u64> {
@@ -396,7 +396,6 @@ impl PlainMemory for PlainMglru {
         }
     }
 
-    /// `MADV_FREE`.
     fn discard(&mut self, p: u64) {
         let held = self.has(p);
         let Some(page) = self.pages.get_mut(&p) else { return };

@@ -47,7 +47,7 @@ pub(in crate::paging) fn naive_lru_misses(pages: &[u64], entries: usize, sets: u
     missed
 }
 
-/// (faults, dirty evictions) of a queue with second chances: the hand is the front of the queue.
+/// (faults, dirty evictions) of CLOCK as a queue, whose front is the hand.
 pub(in crate::paging) fn naive_clock(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
     let mut queue: VecDeque<(u64, bool, bool)> = VecDeque::new();
     let (mut faults, mut flushed) = (0, 0);
@@ -198,9 +198,8 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// A minimum number of frames removes cells, names them, and changes no other.
     #[test]
-    fn cells_of_too_few_frames_are_left_out(
+    fn cells_of_too_few_frames_are_left_out_and_listed(
         records in records(),
         policy in prop::sample::select(vec!["clock", "lru", "linux", "mglru"]),
         min_frames in 2u64..12,
@@ -240,7 +239,7 @@ fn records_at_the_top_of_the_address_space_are_exact() {
     check(&records[..1], &PAGES, "64", "lru", naive_lru);
 }
 
-/// Over 4096 frames, in which a reclaim evicts a whole batch.
+/// With over 4096 frames, a reclaim evicts a whole batch.
 #[test]
 fn linux_and_mglru_are_exact_in_large_memories() {
     let mut draw = 1u64;
@@ -248,7 +247,7 @@ fn linux_and_mglru_are_exact_in_large_memories() {
         .map(|i| {
             draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let random = draw >> 33;
-            // A sweep over 8192 blocks, and between its steps references to a tenth of them.
+            // A repeated sweep over 8192 blocks, interleaved with references to some of them.
             let block =
                 if i % 3 == 0 { i / 3 % 8192 } else { random % 8192 * (random >> 20 & 1) / 10 * 7 };
             let kind = if random & 4 == 0 { Kind::Load } else { Kind::Store };
@@ -273,8 +272,8 @@ fn mglru_is_exact_on_a_real_program() {
     check(&records, &[4096], "64", "mglru", naive_mglru);
 }
 
-/// A working set that is referenced repeatedly becomes active. With statistics from before that, the
-/// kernel deactivates no page of it.
+/// A working set that is referenced repeatedly becomes active. The kernel deactivates no page of it
+/// while its statistics are older.
 #[test]
 fn linux_is_exact_with_stale_statistics() {
     let mut draw = 1u64;

@@ -7,25 +7,24 @@ use super::PageSize;
 /// Steps of an idle time; khugepaged runs after each.
 const IDLE_STEPS: u32 = 16;
 
-/// A point of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Moment {
     /// Nanoseconds since the program began.
     pub ns: f64,
     /// Mapped private memory, bytes.
     pub mapped_bytes: u64,
-    /// The part in huge pages, bytes.
+    /// Mapped private memory in huge pages, bytes.
     pub huge_bytes: u64,
 }
 
 /// The time of a run, from the work of threads since the last idle time.
 #[derive(Default)]
 pub struct Clock {
-    /// End of that idle time.
+    /// End of the last idle time.
     began_ns: f64,
-    /// The time of each thread then.
+    /// The time of each thread at `began_ns`.
     threads_ns: Vec<f64>,
-    /// Number of threads that run in parallel; `None`: all.
+    /// Average number of threads that run in parallel; `None`: all.
     parallel: Option<f64>,
 }
 
@@ -52,7 +51,6 @@ impl PageSize<'_> {
             }
     }
 
-    /// Let time pass in which no thread runs.
     pub(super) fn idle(&mut self, Idle { ns, parallel }: Idle) {
         self.moment();
         for _ in 0..IDLE_STEPS {
@@ -78,7 +76,6 @@ impl PageSize<'_> {
         self.course = Some(course);
     }
 
-    /// Take the recorded course.
     pub fn course(&mut self) -> Vec<Moment> {
         self.course.take().unwrap_or_default()
     }

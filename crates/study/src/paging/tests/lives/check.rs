@@ -6,7 +6,7 @@ use crate::paging::tests::linux::PlainLinux;
 use crate::paging::tests::mglru::PlainMglru;
 
 fn check_lives(steps: &[Step], pages: &[u64], tlb: &str, policy: &str) {
-    let sizes = SIZES.map(|frames| MemorySize::Bytes(frames * 4096));
+    let sizes = FRAMES.map(|frames| MemorySize::Bytes(frames * 4096));
     check_options(steps, &options(pages, sizes.to_vec(), tlb, policy));
 }
 
@@ -55,7 +55,7 @@ fn check_options(steps: &[Step], options: &Options) {
     }
 }
 
-const LIVES: [u64; 4] = [4096, 8192, 65_536, 2 << 20];
+const PAGE_SIZES: [u64; 4] = [4096, 8192, 65_536, 2 << 20];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
@@ -64,7 +64,7 @@ proptest! {
         steps in steps(),
         tlb in prop::sample::select(vec!["64", "3", "8x2", "4+16x4", "6x3+9"]),
     ) {
-        check_lives(&steps, &LIVES, tlb, "clock");
+        check_lives(&steps, &PAGE_SIZES, tlb, "clock");
     }
     #[test]
     fn lru_with_lifetimes_is_exact(steps in steps()) {
@@ -76,28 +76,29 @@ proptest! {
         swappiness in prop::sample::select(vec![0u64, 1, 60, 100, 200]),
         every in prop::sample::select(vec![0u64, 1, 1, 3, 50]),
     ) {
-        check_options(&steps, &linux_options("linux", &[4096, 16_384], &SIZES, swappiness, every));
+        check_options(&steps, &linux_options("linux", &[4096, 16_384], &FRAMES, swappiness, every));
     }
     #[test]
     fn mglru_with_lifetimes_is_exact(
         steps in steps(),
         swappiness in prop::sample::select(vec![0u64, 1, 60, 100, 200]),
     ) {
-        check_options(&steps, &linux_options("mglru", &[4096, 16_384], &SIZES, swappiness, 1));
+        check_options(&steps, &linux_options("mglru", &[4096, 16_384], &FRAMES, swappiness, 1));
     }
 }
 
-const SIZES: [u64; 10] = [1, 2, 3, 5, 8, 9, 12, 17, 40, 70];
+/// Memory sizes in frames of 4 KiB.
+const FRAMES: [u64; 10] = [1, 2, 3, 5, 8, 9, 12, 17, 40, 70];
 
-/// Options for memories of `sizes` times 4 KiB under one of Linux's policies.
+/// Options for memories of `frames` times 4 KiB under one of Linux's policies.
 fn linux_options(
     policy: &str,
     pages: &[u64],
-    sizes: &[u64],
+    frames: &[u64],
     swappiness: u64,
     every: u64,
 ) -> Options {
-    let sizes = sizes.iter().map(|size| MemorySize::Bytes(size * 4096)).collect();
+    let sizes = frames.iter().map(|frames| MemorySize::Bytes(frames * 4096)).collect();
     options(pages, sizes, "12x3", policy)
         .with_swappiness(swappiness)
         .unwrap()
@@ -126,7 +127,7 @@ fn linux_and_mglru_with_lifetimes_are_exact_in_large_memories() {
         draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let random = draw >> 33;
         let (region, _, _) = regions[(random % 7 % 3) as usize];
-        // Sweeps, and between their steps references to a tenth of the pages.
+        // A repeated sweep, interleaved with references to a tenth of the pages.
         let page = if random & 8 == 0 { i / 6 % PAGES } else { (random >> 8) % (PAGES / 10) };
         let write = region == regions[0].0 && random & 4 == 0;
         let kind = if write { Kind::Store } else { Kind::Load };
@@ -151,7 +152,7 @@ fn linux_and_mglru_with_lifetimes_are_exact_in_large_memories() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Caching windows until the peak is known equals a first pass that finds the peak.
+    /// Without memory for the cache, a first pass finds the peak.
     #[test]
     fn cached_windows_change_no_result(
         steps in steps(),

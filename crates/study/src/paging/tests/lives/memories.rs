@@ -10,7 +10,6 @@ pub struct Counts {
     pub kinds: FaultKinds,
 }
 
-/// A memory under a policy.
 pub trait PlainMemory {
     /// The next reference to a frame is its first.
     fn begin(&mut self, _frame: u64, _of: &PlainFrame) {}
@@ -71,7 +70,7 @@ impl PlainMemory for PlainClock {
     }
 }
 
-/// Frames by last reference, oldest first, and the size of the memory.
+/// Frames by last reference, oldest first, and the maximum number of frames.
 pub struct PlainLru(pub Vec<u64>, pub usize);
 
 impl PlainMemory for PlainLru {
@@ -94,8 +93,8 @@ pub fn replay(world: &World, memory: &mut dyn PlainMemory) -> Counts {
     let mut counts = Counts::default();
     let mut dirty = vec![false; world.frames.len()];
     let mut seen = vec![false; world.frames.len()];
-    // By frame: whether a fault is no swap-in, as the content was discarded; whether the next reference
-    // ends this state.
+    // By frame: whether its content is discarded, so that a fault is not a swap-in; and whether the next
+    // reference ends this state.
     let mut void = vec![(false, false); world.frames.len()];
     for log in &world.log {
         match *log {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Regions, two of them so near each other that large pages contain both.
+/// Starts of regions; two are so near each other that a large page can contain both.
 const BASES: [u64; 3] = [0x40_0000, 0x7fff_0000_0000, 0x40_e000];
 
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {

@@ -5,7 +5,7 @@ use nearfar_kernel::thp::reclaim::underused;
 use super::plain::{Mapped, Plain, PlainFolio};
 use super::*;
 
-/// Mask of the number of a range of 2 MiB, without its address space.
+/// Mask of a 2 MiB range number without its address space.
 const ADDRESS: u64 = (1 << 27) - 1;
 
 impl Plain {
@@ -49,14 +49,14 @@ impl Plain {
             let touched = self.touched.get(page);
             touched.is_some_and(|touched| touched.used >= self.folios[id].cleared)
         });
-        if referenced || !self.is_in_its_place(id) {
+        if referenced || !self.is_mapped_only_at_home(id) {
             self.folios[id].cleared = self.now;
         } else {
             self.evict(id);
         }
     }
 
-    /// Split folios of the queue (`do_shrink_slab`).
+    /// Split queued folios (`do_shrink_slab`).
     fn shrink(&mut self, priority: u32) {
         let queued = self.to_split.len() as u64;
         if queued == 0 {
@@ -65,7 +65,7 @@ impl Plain {
         let more = 2 * (queued >> priority);
         let mut scan = ((self.nr_deferred >> priority) + more).min(2 * queued);
         self.nr_deferred += more;
-        // A batch has 128 folios, or fewer if these are the whole queue.
+        // A batch has 128 folios, or the whole queue if it is shorter.
         while scan >= 128 || scan >= queued {
             for _ in 0..scan.min(128) {
                 if !self.to_split.is_empty() {
@@ -84,8 +84,8 @@ impl Plain {
         self.pages.iter().filter(|(_, mapped)| folio(mapped)).map(|(page, _)| *page).collect()
     }
 
-    /// Whether all processes map it at the same address; reclaim does not find other mappings.
-    fn is_in_its_place(&self, id: usize) -> bool {
+    /// Reclaim finds only mappings at the home address.
+    fn is_mapped_only_at_home(&self, id: usize) -> bool {
         let home = self.folios[id].home & ADDRESS;
         self.mappings(id).iter().all(|page| page >> HUGE & ADDRESS == home)
     }
@@ -128,7 +128,7 @@ impl Plain {
                 self.set(page, Some(Mapped::Other));
             }
         }
-        // Its block of 2 MiB is not free: a part of it is still in use.
+        // The block of 2 MiB is not free: a part of it is still in use.
         if self.folios.len() > before {
             self.free = free;
         }
@@ -179,7 +179,6 @@ impl Plain {
         }
     }
 
-    /// A reference to a touched page.
     pub fn reference(&mut self, page: u64) {
         self.touched.get_mut(&page).unwrap().used = self.now;
         self.swap_in(page);

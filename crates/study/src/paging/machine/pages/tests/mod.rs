@@ -14,7 +14,7 @@ use super::*;
 use crate::lifetimes::{Blocks, Spaces};
 use plain::Plain;
 
-/// First byte of the memory that tests use: five ranges of 2 MiB.
+/// Start of the test memory: five ranges of 2 MiB.
 const BASE: u64 = 0x4000_0000;
 const RULES: khugepaged::Rules =
     khugepaged::Rules { sleep_ns: 2e9, pages: 1500, max_none: 400, max_shared: 100, max_swap: 64 };
@@ -23,7 +23,7 @@ const MAX_NONE: u64 = 505;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A reference: process, page from [`BASE`], and whether it writes.
+    /// A reference: process, page number relative to [`BASE`], and whether it writes.
     Touch(u32, u64, bool),
     Event(RegionEvent),
     /// A second passes.

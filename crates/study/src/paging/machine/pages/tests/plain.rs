@@ -10,9 +10,9 @@ pub struct PlainFolio {
     pub order: u32,
     pub zero: bool,
     pub first: u64,
-    /// The range of 2 MiB in which its process maps it.
+    /// Number of the 2 MiB range in which the process that allocated it maps it.
     pub home: u64,
-    /// Pages that map it.
+    /// Number of pages that map it.
     pub uses: usize,
     /// Number of the last reclaim that found it referenced.
     pub cleared: u32,
@@ -25,9 +25,9 @@ pub enum Mapped {
     Folio(usize, bool),
     /// A file or the zero page.
     Other,
-    /// Nothing: it is in swap.
+    /// Nothing: the page is in swap.
     Swapped,
-    /// Nothing: the program freed it, and reclaim dropped it.
+    /// Nothing: reclaim dropped the page after `MADV_FREE`.
     Dropped,
 }
 
@@ -41,20 +41,23 @@ impl Mapped {
 pub struct Touched {
     pub block: u32,
     pub written: bool,
+    /// Freed with `MADV_FREE`.
     pub lazy: bool,
     /// Number of reclaims before its last reference.
     pub used: u32,
 }
 
-/// Tables with an entry for every page.
+/// Huge pages in tables with an entry for every 4 KiB page.
 #[derive(Default)]
 pub struct Plain {
     pub folios: Vec<PlainFolio>,
     pub pages: BTreeMap<u64, Mapped>,
     pub touched: BTreeMap<u64, Touched>,
-    /// Ranges of 2 MiB: with a page table or huge page; with a huge page; copied by a fork.
+    /// Ranges of 2 MiB with a page table or a huge page.
     tables: BTreeSet<u64>,
+    /// Ranges of 2 MiB with a huge page.
     pub huge: BTreeSet<u64>,
+    /// Ranges of 2 MiB that a fork copied.
     forked: BTreeSet<u64>,
     /// Ranges whose page table stays allocated without mapped pages.
     kept: BTreeSet<u64>,
@@ -63,14 +66,16 @@ pub struct Plain {
     pub events: Events,
     pub free: u64,
     pub time: f64,
-    /// khugepaged: the next page to scan, and the time of the next scan.
+    /// Next page that khugepaged scans.
     at: u64,
+    /// Time of khugepaged's next scan.
     wakes: f64,
-    /// For the limit: see [`super::limited`].
+    /// In pages of 4 KiB.
     pub limit: Option<u64>,
+    /// Number of reclaims so far.
     pub now: u32,
-    /// Folios in the order in which they are reclaimed, and those that may be split.
     pub order_of_reclaim: Vec<usize>,
+    /// Folios that reclaim may split.
     pub to_split: Vec<usize>,
     pub nr_deferred: u64,
 }
@@ -90,7 +95,6 @@ impl Plain {
         self.pages.values().filter(private).count() as u64
     }
 
-    /// Change what is mapped at a page.
     pub fn set(&mut self, page: u64, mapped: Option<Mapped>) {
         let before = match mapped {
             Some(mapped) => self.pages.insert(page, mapped),
@@ -157,7 +161,7 @@ impl Plain {
             return;
         }
         let pages: Vec<u64> = (range << HUGE..(range + 1) << HUGE).collect();
-        // A file may be mapped over a part of it.
+        // A file may be mapped over a part of the huge page.
         let folio = pages.iter().find_map(|page| self.pages.get(page)?.folio());
         if folio.is_some_and(|id| self.folios[id].zero) {
             for page in pages {
@@ -207,7 +211,6 @@ impl Plain {
         let zeros = matches!(backing, Backing::Zeros | Backing::Unknown);
         let reads = backing == Backing::Zeros && !written;
         let touched = Touched { block, written, lazy: false, used: self.now };
-        // The first reference protects the page from the reclaim that it causes: the folio is new.
         if !zeros && written {
             self.small(page);
         } else if !zeros {
@@ -216,7 +219,7 @@ impl Plain {
             self.set(page, Some(Mapped::Other));
         } else {
             match mapped {
-                None => self.first(policy, page, reads, around),
+                None => self.first_fault(policy, page, reads, around),
                 Some(Mapped::Swapped) => self.swap_in(page),
                 Some(Mapped::Folio(id, _)) if written && self.folios[id].zero => {
                     self.replace_zero(page, policy);
@@ -232,7 +235,7 @@ impl Plain {
         self.touched.insert(page, touched);
     }
 
-    fn first(&mut self, policy: &Policy, page: u64, reads: bool, (low, high): (u64, u64)) {
+    fn first_fault(&mut self, policy: &Policy, page: u64, reads: bool, (low, high): (u64, u64)) {
         let advice = self.areas.get(&page).copied().unwrap_or_default();
         let table = (page >> HUGE << HUGE..(page >> HUGE << HUGE) + 512)
             .any(|p| self.pages.contains_key(&p));
@@ -444,7 +447,7 @@ impl Plain {
         }
     }
 
-    fn range(&self, range: u64) -> khugepaged::Range {
+    fn khugepaged_range(&self, range: u64) -> khugepaged::Range {
         let huge = self.huge.contains(&range);
         let mut found = khugepaged::Range { huge, ..khugepaged::Range::default() };
         for page in range << HUGE..(range + 1) << HUGE {
@@ -461,10 +464,12 @@ impl Plain {
     }
 
     fn merge(&mut self, range: u64, rules: &khugepaged::Rules) {
-        if rules.merges(self.range(range)) && self.make_room(512) && rules.merges(self.range(range))
+        if rules.merges(self.khugepaged_range(range))
+            && self.make_room(512)
+            && rules.merges(self.khugepaged_range(range))
         {
             self.events.merges += 1;
-            self.events.merge_swap_ins += self.range(range).swapped;
+            self.events.merge_swap_ins += self.khugepaged_range(range).swapped;
             self.allocate(HUGE, range << HUGE, false);
         }
     }
@@ -483,7 +488,7 @@ impl Plain {
                     continue;
                 };
                 let end = (page..).find(|page| self.areas.get(page) != Some(&advice)).unwrap();
-                // `page` may be inside its area, in which case the scan continues there.
+                // The scan may continue inside an area.
                 let first = page.max(self.at).next_multiple_of(512);
                 if first + 512 <= end && policy.allows(HUGE, advice) {
                     if self.tables.contains(&(first >> HUGE)) {
