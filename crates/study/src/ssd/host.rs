@@ -23,7 +23,7 @@ pub struct Run<'a> {
     scheduler: Scheduler<'a>,
     faults: Faults<'a>,
     feed: Feed,
-    /// The row, with the event counts so far.
+    /// Event counts so far; the row at the end.
     counts: Cell,
 }
 
@@ -101,11 +101,10 @@ impl<'a> Run<'a> {
                         return Ok(());
                     }
                 }
-                // Only walk: other cores may have earlier clocks afterwards, and run before the miss
-                // is handled.
+                // Only walk, which advances the clock: other cores may come before the miss is handled.
                 Event::Miss(miss) if !thread.walked => {
                     let page = self.faults.number(miss.page);
-                    // The fast path knows only recent pages.
+                    // The TLB has the page, but the fast path's table of recent pages does not.
                     if let Some(page) = page.filter(|page| core.holds(miss.side, *page)) {
                         core.fill_tlb(miss.side, miss.page, page);
                         continue;
@@ -130,7 +129,7 @@ impl<'a> Run<'a> {
     fn await_bus(&mut self, core: usize) {
         let now = self.scheduler.cores[core].time;
         self.faults.advance(&mut self.scheduler, now);
-        if !self.scheduler.waits_for_bus(core) {
+        if !self.scheduler.stall_if_bus_held(core) {
             self.scheduler.cores[core].add_pending();
         }
     }
