@@ -141,7 +141,7 @@ impl Engine {
         }
     }
 
-    /// Run a block's accesses, and the ends between them.
+    /// Run a block's accesses, and apply the ends between them.
     ///
     /// # Errors
     /// As [`run`](Engine::run).

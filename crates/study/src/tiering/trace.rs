@@ -123,7 +123,7 @@ impl TracePages {
         Ok(trace)
     }
 
-    /// This program `count` times ([`Copies`]).
+    /// `count` interleaved copies of this program ([`Copies`]).
     ///
     /// # Errors
     /// The trace cannot be read again, or is too long or has too many pages for so many copies.
@@ -167,7 +167,7 @@ impl TracePages {
         self.lives.as_ref().map_or(self.pages, |lives| (lives.peak as u32).max(1)) * self.count()
     }
 
-    /// Distinct 4 KiB pages; for huge pages without lifetimes, all pages of the used ones.
+    /// Distinct 4 KiB pages; without lifetimes, all of those in the used huge pages.
     pub fn footprint(&self) -> u64 {
         let per_copy = self.lives.as_ref().map_or(self.pages.into(), |lives| lives.footprint);
         per_copy * u64::from(self.count())

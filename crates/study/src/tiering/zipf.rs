@@ -20,8 +20,7 @@ pub const THETA: f64 = 0.99;
 /// YCSB's `ScrambledZipfianGenerator`: number of ranks, and their zeta(0.99).
 const SCRAMBLED_RANKS: f64 = 1e10;
 const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
-/// Number of the first ranks, which are hashed to records one at a time. The popularity of all other
-/// ranks is spread evenly over the records.
+/// Ranks hashed to records one by one. The popularity of all other ranks is spread evenly.
 const HEAD: u64 = 1 << 22;
 
 /// The popularity of each of `records`, with a sum of about 1; in order of rank unless scrambled.

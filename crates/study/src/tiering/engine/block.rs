@@ -62,7 +62,7 @@ impl End {
     }
 }
 
-/// Accesses, and the ends between them.
+/// Accesses, and the [`End`]s between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
     pub accesses: Vec<Access>,

@@ -253,8 +253,8 @@ impl World {
         Ok((self.node_of(page), u64::from(self.span(page))))
     }
 
-    /// Count a move between nodes.
-    fn count(&mut self, page: Page, from: NodeId, to: NodeId, frames: u64) {
+    /// Count a promotion or demotion.
+    fn count_move(&mut self, page: Page, from: NodeId, to: NodeId, frames: u64) {
         let up = to < from;
         self.tally(page, |count| match up {
             true => count.promotions += frames,

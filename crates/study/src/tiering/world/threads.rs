@@ -17,10 +17,11 @@ pub(super) struct Load {
     events: f64,
     /// Bytes that the program's own migrations read and wrote, by node.
     copied: [[f64; 2]; MAX_NODES],
-    /// Count at the last measurement.
+    /// TLB misses until the last measurement.
     tlb_misses: u64,
-    /// The last measurement: demand on each node, and threads' time besides accesses, picoseconds.
+    /// Demand on each node at the last measurement; empty before it.
     demands: Vec<Demand>,
+    /// Time of the threads besides accesses at the last measurement, picoseconds.
     away: f64,
 }
 
