@@ -57,7 +57,6 @@ pub struct Faults<'a> {
 }
 
 impl<'a> Faults<'a> {
-    /// The state before the first reference.
     pub fn new(host: &'a Host, policy: Box<dyn Epf>, replay: Replay, umd: Umd) -> Self {
         let page_bytes = umd.ftl().geometry().page_bytes;
         Self {

@@ -54,12 +54,10 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// The state before the first record.
     pub fn new(window: u64) -> Self {
         Self { window, ..Self::default() }
     }
 
-    /// Whether the trace is read to its end.
     pub fn ended(&self) -> bool {
         self.ended
     }
@@ -74,12 +72,10 @@ impl Feed {
         self.streams.len()
     }
 
-    /// Whether the thread has references waiting.
     pub fn has(&self, thread: u32) -> bool {
         self.streams.get(thread as usize).is_some_and(|stream| !stream.is_empty())
     }
 
-    /// Whether the window has room for more references.
     pub fn room(&self) -> bool {
         !self.ended && self.in_flight < self.window
     }

@@ -41,7 +41,6 @@ fn lowest(bin: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Count one time.
     pub fn add(&mut self, ns: u64) {
         let bin = bin_of(ns);
         if bin >= self.counts.len() {

@@ -10,7 +10,6 @@ pub const MAX_NODES: usize = 4;
 pub struct Hardware {
     /// Nodes, fastest first.
     pub nodes: Vec<NodeModel>,
-    /// Costs of the kernel's primitives.
     pub costs: KernelCosts,
     /// Cost of a first touch, picoseconds.
     pub first_touch: f64,
@@ -65,7 +64,7 @@ pub struct Counters {
     pub shadow_copies: u64,
     /// Shadows freed because their master was written.
     pub shadow_faults: u64,
-    /// Shadows freed for their frames.
+    /// Shadows freed to reclaim their frames.
     pub shadow_reclaims: u64,
     /// Copies aborted because the page was written during the copy.
     pub aborts: u64,

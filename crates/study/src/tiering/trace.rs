@@ -37,7 +37,8 @@ pub struct Numbering {
     pub huge: bool,
     /// Use lifetimes, if the trace has events.
     pub lives: bool,
-    /// The trace was filtered by CPU caches, and lacks the writes that hit them.
+    /// The trace was filtered by CPU caches. It lacks the writes that hit them, so that no page is taken
+    /// for the zero page.
     pub filtered: bool,
 }
 
@@ -157,7 +158,6 @@ impl TracePages {
         self.pages * self.count()
     }
 
-    /// Whether pages have lifetimes.
     pub fn has_lives(&self) -> bool {
         self.lives.is_some()
     }

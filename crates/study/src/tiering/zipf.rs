@@ -5,8 +5,8 @@
 //! the records, so that several ranks share a record and the distribution is flatter. Drawing is by
 //! Walker's alias method (A. J. Walker, "An efficient method for generating discrete random variables
 //! with general distributions", ACM TOMS 3(3), 1977; built as M. D. Vose, IEEE TSE 17(9), 1991). The
-//! generators of `nearfar generate` draw exactly and without a table, but take several times as long,
-//! because they compute a power for each draw.
+//! generators of `nearfar generate` draw exactly and without a table, but compute a power for each draw,
+//! which takes several times as long.
 
 use std::hint::select_unpredictable;
 

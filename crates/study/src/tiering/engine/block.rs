@@ -71,7 +71,6 @@ pub struct Block {
 }
 
 impl Block {
-    /// Remove all accesses and ends.
     pub fn clear(&mut self) {
         self.accesses.clear();
         self.ends.clear();

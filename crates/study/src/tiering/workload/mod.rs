@@ -72,9 +72,9 @@ impl Mix {
 /// How a generated workload is laid out and drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Ranks hashed onto records (YCSB's scrambled Zipf) or not.
+    /// Ranks are hashed onto records: YCSB's scrambled Zipf.
     pub scrambled: bool,
-    /// The most popular records first in memory, or scattered.
+    /// The most popular records are first in memory; else scattered.
     pub hottest_first: bool,
     /// Loads and stores of the rounds; the warm-up always stores.
     pub mix: Mix,

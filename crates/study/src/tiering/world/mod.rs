@@ -70,8 +70,9 @@ pub struct World {
     program_busy: [f64; MAX_NODES],
     /// When bandwidth was last measured.
     metered: Time,
-    /// Sampling period and lines until the next sample, of loads and stores.
+    /// Sampling period of loads and of stores, in lines; 0 = no samples.
     pub(super) period: [u64; 2],
+    /// Lines until the next sample of a load, and of a store.
     pub(super) left: [i64; 2],
     pub(super) counters: Counters,
     /// Log of all actions, if enabled.
@@ -150,7 +151,6 @@ impl World {
         is_huge(&self.huge, page)
     }
 
-    /// The mapping that a base page belongs to.
     #[inline]
     pub(super) fn mapping_of(&self, at: Page) -> Page {
         mapping(&self.huge, at)

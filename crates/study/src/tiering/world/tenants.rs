@@ -62,18 +62,15 @@ impl World {
         &mut self.accounts[owner]
     }
 
-    /// The program of a page.
     pub(in crate::tiering) fn program(&self, page: Page) -> &Program {
         &self.hardware.programs[self.owner(page)]
     }
 
-    /// The tenant whose thread runs.
     pub(in crate::tiering) fn running_tenant(&self) -> usize {
         let current = self.current;
         self.accounts.iter().position(|account| account.threads.contains(&current)).unwrap_or(0)
     }
 
-    /// The program whose thread runs.
     pub(in crate::tiering) fn running_program(&self) -> &Program {
         &self.hardware.programs[self.running_tenant()]
     }
@@ -99,7 +96,6 @@ impl World {
         count(&mut self.accounts[tenant].counters);
     }
 
-    /// The counters of a tenant so far.
     pub fn counters_of(&self, tenant: usize) -> &Counters {
         &self.accounts[tenant].counters
     }
@@ -141,7 +137,6 @@ impl World {
         account.shadows_peak = account.shadows;
     }
 
-    /// Add frames to the shadows of a page's tenant.
     pub(super) fn add_shadows(&mut self, page: Page, frames: u64) {
         let account = self.account(page);
         account.shadows += frames;

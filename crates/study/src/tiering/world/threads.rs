@@ -13,7 +13,7 @@ use super::tenants::Account;
 /// Work of the threads since the last measurement, and that measurement's results.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load {
-    /// Time of faults, interrupts and the kernel's work for the program, picoseconds.
+    /// Time of faults, interrupts and policy threads in the program's context, picoseconds.
     events: f64,
     /// Bytes that the program's own migrations read and wrote, by node.
     copied: [[f64; 2]; MAX_NODES],
@@ -44,7 +44,6 @@ impl World {
         self.accounts.iter().map(|account| account.latest).fold(Time::default(), Time::max)
     }
 
-    /// The clocks of these threads.
     pub(super) fn clocks_of(&self, threads: Range<usize>) -> impl Iterator<Item = Time> {
         let at = |index| if index == self.current { self.clock } else { self.clocks[index] };
         threads.map(at)
@@ -72,7 +71,6 @@ impl World {
         Some(horizon)
     }
 
-    /// End the current thread.
     pub(in crate::tiering) fn end_thread(&mut self) {
         let tenant = self.running_tenant();
         let latest = &mut self.accounts[tenant].latest;
@@ -96,7 +94,6 @@ impl World {
         self.clocks.fill(self.clock);
     }
 
-    /// Remove a translation from the TLBs of all threads.
     pub(in crate::tiering) fn flush_tlbs(&mut self, page: Page) {
         for tlb in &mut self.tlbs {
             tlb.flush(page.number());
