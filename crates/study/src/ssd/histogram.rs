@@ -24,6 +24,7 @@ pub struct Bin {
     pub actual: u64,
 }
 
+/// Times below 16 ns have a bin each.
 fn bin_of(ns: u64) -> usize {
     match ns.checked_ilog2() {
         Some(octave) if octave >= 3 => {

@@ -61,6 +61,7 @@ impl<'a> Run<'a> {
             let turn = self.scheduler.next_turn();
             let stalled = self.scheduler.any_stalled();
             let array = self.faults.device.umd.array();
+            // Device events matter only to stalled cores: sleeping threads wake by timers.
             match (turn, array.next_event().filter(|_| stalled)) {
                 (Some(turn), device) if device.is_none_or(|device| turn.start < device) => {
                     let until = turn.until.min(device.unwrap_or(u64::MAX));

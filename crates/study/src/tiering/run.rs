@@ -36,8 +36,8 @@ pub(super) const BLOCK: usize = 1 << 14;
 /// As [`BLOCK`], for each thread of a program with several.
 const THREAD_BLOCK: u64 = 1 << 10;
 
-/// Run all `programs` together, with every fast memory size, policy and seed. `on_progress` is called with the
-/// accesses so far; its error ends the run. With `options.threads` 1 everything runs on the calling thread.
+/// Run all `programs` together, with every fast memory size, policy and seed. `on_progress` is called with
+/// the accesses so far; its error ends the run. With `options.threads` 1 all work is on the calling thread.
 ///
 /// # Errors
 /// Input errors: no policy or seed, too little memory, an invalid knob, a bad trace; the error of

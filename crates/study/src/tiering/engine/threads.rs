@@ -56,10 +56,10 @@ impl Engine {
             }
             let Some(queue) = queues.get_mut(self.world.current) else { break };
             let ends = queue.block.ends.get(queue.ended..).unwrap_or_default();
-            let now = ends.iter().take_while(|(at, _)| *at <= queue.at).count();
-            if now > 0 {
-                self.apply_ends(&ends[..now]);
-                queue.ended += now;
+            let due = ends.iter().take_while(|(at, _)| *at <= queue.at).count();
+            if due > 0 {
+                self.apply_ends(&ends[..due]);
+                queue.ended += due;
                 continue;
             }
             if queue.at >= queue.block.accesses.len() {

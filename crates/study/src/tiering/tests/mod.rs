@@ -179,8 +179,7 @@ proptest! {
         }
     }
 
-    /// On a machine with a TLB, traffic and interrupts, the invariants hold, and promotions less demotions are
-    /// the change in the fast node's pages.
+    /// On a machine with a TLB, traffic and interrupts.
     #[test]
     fn frames_are_conserved(steps in steps(), which in 0..POLICIES.len(), huge: bool) {
         let name = POLICIES[which].0;

@@ -247,8 +247,8 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
     })
 }
 
-/// The sizes of arrays in GiB after `--rss` and `--wss`: the last array is the working set, and the one before
-/// it all other memory.
+/// The sizes of arrays in GiB after `--rss` and `--wss`: the last array is the working set, and the one
+/// before it all other memory.
 fn resized(arrays: &mut Vec<Array>, mut sizes: Vec<f64>, shape: &Shape) -> Result<Vec<f64>> {
     let (all, last) = (sizes.iter().sum::<f64>(), sizes.last().copied().unwrap_or_default());
     let rss = shape.rss_gib.unwrap_or(all);

@@ -194,8 +194,8 @@ impl World {
         let nodes = &self.hardware.nodes;
         let threads = self.running() as f64;
         let supplies = match demands.is_empty() {
-            // Before the first measurement, assume that each node serves all accesses, so that the load starts
-            // below the peak.
+            // Before the first measurement, assume that each node serves all accesses, so that the load
+            // starts below the peak.
             true => nodes.iter().map(|node| self.supply_alone(node)).collect(),
             false => balance(nodes, &demands, threads, self.load.away),
         };
