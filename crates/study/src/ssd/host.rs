@@ -160,7 +160,6 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Read until the window is full.
     fn fill_window(
         &mut self,
         source: &mut Source<'_>,

@@ -24,7 +24,6 @@ pub const MAX_CELLS: usize = 4096;
 pub struct Setting {
     /// The policy as it was written.
     pub epf: String,
-    /// Bytes of DRAM in the device.
     pub dram_bytes: u64,
 }
 
@@ -46,9 +45,7 @@ pub struct Host {
     pub hit_ns: [u64; 2],
     /// Entries of a core's page-walk caches: for directories of 2 MiB, and of 1 GiB.
     pub directories: [usize; 2],
-    /// Where a page walk reads the device's mapping table.
     pub l2p: L2p,
-    /// What the memory bus does while a core waits for the device.
     pub bus: Bus,
     /// Entering and leaving the kernel for an embedded page fault.
     pub exception_ns: u64,
@@ -274,9 +271,7 @@ nearfar_schema::options! {
 pub struct Replay {
     /// Kinds of references during which a thread may not sleep.
     pub atomic: KindSet,
-    /// What the flash holds of a page at its first touch.
     pub first_touch: FirstTouch,
-    /// State of pages from files at their first touch.
     pub file_data: FileData,
     /// Instructions that a thread may run ahead of the others in the trace.
     pub window: u64,

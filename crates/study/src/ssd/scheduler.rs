@@ -47,7 +47,6 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Whether a core waits for the device.
     pub fn any_stalled(&self) -> bool {
         self.cores.iter().any(|core| core.stalled.is_some())
     }

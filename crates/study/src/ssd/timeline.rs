@@ -17,7 +17,7 @@ pub enum State {
     Disk = 3,
 }
 
-/// Nanoseconds in each state, of one thread in one stretch.
+/// Nanoseconds by [`State`], of one thread in one stretch.
 pub type StateTimes = [u64; 4];
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -235,7 +235,6 @@ fn options_on(machine: &str, scale: f64) -> Options {
     Options { scale, ..Options::new(&machine, 1.0).unwrap() }
 }
 
-/// An engine with the policy `none`.
 fn without_policy(world: World, huge: bool) -> Engine {
     Engine::new(world, |mem| make("none", &Settings::default(), mem), huge).unwrap()
 }
