@@ -42,22 +42,21 @@ struct MissSite {
     miss: Miss,
 }
 
-/// Pages, and the device and disk that they come from.
+/// Handles TLB misses. Owns the device and the disk, which supply the pages.
 pub struct Faults<'a> {
     host: &'a Host,
     policy: Box<dyn Epf>,
     replay: Replay,
-    /// Numbers on the device, in order of first touch.
+    /// Device page of each virtual page, numbered in order of first touch.
     pages: PageMap<u32>,
     status: Vec<PageStatus>,
-    /// The DRAM had a free frame at the time of the current miss.
+    /// The device's DRAM had a free frame at the current miss.
     filling: bool,
     pub device: Device,
     pub disk: Disk,
 }
 
 impl<'a> Faults<'a> {
-    /// The state before the first reference.
     pub fn new(host: &'a Host, policy: Box<dyn Epf>, replay: Replay, umd: Umd) -> Self {
         let page_bytes = umd.ftl().geometry().page_bytes;
         Self {
@@ -72,7 +71,7 @@ impl<'a> Faults<'a> {
         }
     }
 
-    /// The number of a touched page on the device.
+    /// The device page of a virtual page; `None` before its first touch.
     pub fn number(&self, page: u64) -> Option<u32> {
         self.pages.get(&page).copied()
     }
@@ -114,10 +113,10 @@ impl<'a> Faults<'a> {
                 self.translate(scheduler, at, page);
                 return Ok(());
             };
-            if scheduler.waits_for_bus(core) {
+            if scheduler.stall_if_bus_held(core) {
                 return Ok(());
             }
-            // Raise the fault again; its prediction is the remaining work.
+            // The page is still arriving: the fault predicts the remaining service time.
             let retry = if scheduler.threads[at.thread].slept_for == Some(page) {
                 counts.overruns += 1;
                 Retry::Early
@@ -129,7 +128,7 @@ impl<'a> Faults<'a> {
             return Ok(());
         }
         self.advance(scheduler, now);
-        if scheduler.waits_for_bus(core) {
+        if scheduler.stall_if_bus_held(core) {
             return Ok(());
         }
         self.status[page as usize] = PageStatus::Placed;
@@ -149,10 +148,10 @@ impl<'a> Faults<'a> {
         }
         match loading.predicted_ns {
             None => self.translate(scheduler, at, page),
-            Some(predicted) => {
+            Some(predicted_ns) => {
                 let lost = scheduler.threads[at.thread].slept_for == Some(page);
                 let retry = if lost { Retry::Lost } else { Retry::No };
-                self.embedded_fault(scheduler, counts, at, page, predicted, retry);
+                self.embedded_fault(scheduler, counts, at, page, predicted_ns, retry);
             }
         }
         Ok(())
@@ -177,7 +176,7 @@ impl<'a> Faults<'a> {
         Ok(number)
     }
 
-    /// An ordinary page fault: the kernel makes the page, or the thread sleeps until the disk has read it.
+    /// An ordinary page fault. If the disk holds the page, the thread sleeps until it is read.
     fn page_fault(&mut self, scheduler: &mut Scheduler<'_>, at: MissSite) {
         let core = &mut scheduler.cores[at.core];
         core.time += self.host.page_fault_ns;
@@ -190,20 +189,21 @@ impl<'a> Faults<'a> {
         }
     }
 
-    /// An embedded page fault of `predicted` nanoseconds: pass it to the kernel, or stall the core.
+    /// An embedded page fault: pass it to the kernel, or stall the core.
     fn embedded_fault(
         &mut self,
         scheduler: &mut Scheduler<'_>,
         counts: &mut Cell,
         at: MissSite,
         page: u32,
-        predicted: u64,
+        predicted_ns: u64,
         retry: Retry,
     ) {
+        // Early retries count as `overruns` instead.
         let counted = u64::from(retry != Retry::Early);
         counts.embedded_faults += counted;
         counts.faults_while_filling += counted * u64::from(self.filling);
-        if !self.policy.pass(&Fault { predicted_ns: predicted }) {
+        if !self.policy.pass(&Fault { predicted_ns }) {
             return self.stall(scheduler, at.core, page);
         }
         counts.passed_to_kernel += counted;
@@ -211,13 +211,13 @@ impl<'a> Faults<'a> {
         let raised = core.time;
         core.time += self.host.exception_ns;
         core.switch += self.host.exception_ns;
-        // A thread that lost its page stays awake: otherwise two threads that need one frame could take
-        // it from each other endlessly.
+        // A thread that lost its page stays awake: otherwise two threads could evict each other's page
+        // for ever.
         if self.replay.atomic.contains(at.miss.kind) || retry == Retry::Lost {
             return self.stall(scheduler, at.core, page);
         }
         counts.slept += 1;
-        let wakes = wake_at(raised, predicted, self.host.sleep_granularity_ns).max(core.time);
+        let wakes = wake_at(raised, predicted_ns, self.host.sleep_granularity_ns).max(core.time);
         let thread = &mut scheduler.threads[at.thread];
         (thread.slept_for, thread.walked) = (Some(page), false);
         scheduler.sleep(at.core, raised, State::Sleep, wakes);

@@ -1,9 +1,8 @@
 //! Splits a trace into streams of references by thread.
 //!
-//! Threads replay independently, but the order of the trace approximates their synchronisation. So
-//! references of at most `window` instructions are in flight: a thread without references waits
-//! until the others have caught up, as it did at locks and pipes. The unit is instructions, because
-//! filtered traces have fewer references.
+//! Threads replay independently, but the order of the trace approximates their synchronisation at
+//! locks and pipes. So at most `window` instructions are in flight; a thread without references waits
+//! until the others have caught up. Filtered traces lack references, so the unit is instructions.
 
 use std::collections::VecDeque;
 
@@ -19,7 +18,7 @@ pub struct Reference {
     pub kind: Kind,
 }
 
-/// Largest number of references in a chunk handed to a thread.
+/// Maximum references per chunk.
 const MAX_CHUNK: usize = 4096;
 
 /// Fills a batch; returns false at the end of the trace.
@@ -30,11 +29,11 @@ pub type Source<'a> = dyn FnMut(&mut Batch) -> Result<bool> + 'a;
 pub struct Chunk {
     /// In trace order.
     pub references: Vec<Reference>,
-    /// Their sum of instructions.
+    /// Sum of their [`window_instructions`].
     instr: u64,
 }
 
-/// Instructions of a reference in the window, at least 1 so that the window is finite.
+/// Instructions that a reference adds to the window: at least 1, to bound the references in flight.
 fn window_instructions(instr: u32) -> u64 {
     u64::from(instr.max(1))
 }
@@ -45,7 +44,7 @@ pub struct Feed {
     streams: Vec<VecDeque<Chunk>>,
     spare: Vec<Vec<Reference>>,
     batch: Batch,
-    /// References of the batch that are in a stream.
+    /// Index in the batch of the next reference.
     at: usize,
     /// Instructions of references read but not completed.
     in_flight: u64,
@@ -55,12 +54,10 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// The state before the first record.
     pub fn new(window: u64) -> Self {
         Self { window, ..Self::default() }
     }
 
-    /// Whether the trace is read to its end.
     pub fn ended(&self) -> bool {
         self.ended
     }
@@ -75,12 +72,10 @@ impl Feed {
         self.streams.len()
     }
 
-    /// Whether the thread has references waiting.
     pub fn has(&self, thread: u32) -> bool {
         self.streams.get(thread as usize).is_some_and(|stream| !stream.is_empty())
     }
 
-    /// Whether the window has room for more references.
     pub fn room(&self) -> bool {
         !self.ended && self.in_flight < self.window
     }
@@ -100,7 +95,7 @@ impl Feed {
         self.streams.get_mut(thread as usize)?.pop_front()
     }
 
-    /// Read references of one thread that follow one another in the trace.
+    /// Move the next run of references of one thread from the trace into its stream.
     pub fn fill(&mut self, source: &mut Source<'_>) -> Result<()> {
         if self.at == self.batch.len() {
             self.at = 0;
@@ -111,12 +106,12 @@ impl Feed {
             }
         }
         let batch = std::mem::take(&mut self.batch);
-        let (start, left) = (self.at, (self.window - self.in_flight).min(self.max_instr()));
+        let (start, room) = (self.at, (self.window - self.in_flight).min(self.max_instr()));
         let mut instr = 0u64;
         while let Some(&thread) = batch.thread.get(self.at)
             && thread == batch.thread[start]
             && self.at - start < MAX_CHUNK
-            && instr < left
+            && instr < room
         {
             instr += window_instructions(batch.instr[self.at]);
             self.at += 1;
@@ -130,8 +125,8 @@ impl Feed {
         Ok(())
     }
 
-    /// Maximum number of instructions per chunk, without its last reference. A chunk completes as a
-    /// whole; small chunks let other threads continue earlier.
+    /// Maximum instructions per chunk; only the last reference may exceed it. Chunks complete as a
+    /// whole, so small chunks let other threads continue earlier.
     fn max_instr(&self) -> u64 {
         (self.window / 8).max(1)
     }

@@ -2,12 +2,10 @@
 
 use serde::Serialize;
 
-/// Bins per doubling.
-const BINS: u32 = 8;
-
-/// How often times of each bin occurred.
+const BINS_PER_DOUBLING: u32 = 8;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
+    /// Number of times in each bin.
     counts: Vec<u64>,
     count: u64,
     sum: u128,
@@ -26,24 +24,24 @@ pub struct Bin {
     pub actual: u64,
 }
 
+/// Times below 16 ns have a bin each.
 fn bin_of(ns: u64) -> usize {
     match ns.checked_ilog2() {
         Some(octave) if octave >= 3 => {
-            ((octave - 3) * BINS) as usize + (ns >> (octave - 3)) as usize
+            ((octave - 3) * BINS_PER_DOUBLING) as usize + (ns >> (octave - 3)) as usize
         }
         _ => ns as usize,
     }
 }
 
 fn lowest(bin: usize) -> u64 {
-    match bin as u32 / BINS {
+    match bin as u32 / BINS_PER_DOUBLING {
         0 | 1 => bin as u64,
-        octave => u64::from(BINS + bin as u32 % BINS) << (octave - 1),
+        octave => u64::from(BINS_PER_DOUBLING + bin as u32 % BINS_PER_DOUBLING) << (octave - 1),
     }
 }
 
 impl Histogram {
-    /// Count one time.
     pub fn add(&mut self, ns: u64) {
         let bin = bin_of(ns);
         if bin >= self.counts.len() {

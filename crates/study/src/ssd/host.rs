@@ -23,7 +23,7 @@ pub struct Run<'a> {
     scheduler: Scheduler<'a>,
     faults: Faults<'a>,
     feed: Feed,
-    /// The row, with the event counts so far.
+    /// Event counts so far; the row at the end.
     counts: Cell,
 }
 
@@ -61,6 +61,7 @@ impl<'a> Run<'a> {
             let turn = self.scheduler.next_turn();
             let stalled = self.scheduler.any_stalled();
             let array = self.faults.device.umd.array();
+            // Device events matter only to stalled cores: sleeping threads wake by timers.
             match (turn, array.next_event().filter(|_| stalled)) {
                 (Some(turn), device) if device.is_none_or(|device| turn.start < device) => {
                     let until = turn.until.min(device.unwrap_or(u64::MAX));
@@ -101,11 +102,10 @@ impl<'a> Run<'a> {
                         return Ok(());
                     }
                 }
-                // Only walk: other cores may have earlier clocks afterwards, and run before the miss
-                // is handled.
+                // Only walk, which advances the clock: other cores may come before the miss is handled.
                 Event::Miss(miss) if !thread.walked => {
                     let page = self.faults.number(miss.page);
-                    // The fast path knows only recent pages.
+                    // The TLB has the page, but the fast path's table of recent pages does not.
                     if let Some(page) = page.filter(|page| core.holds(miss.side, *page)) {
                         core.fill_tlb(miss.side, miss.page, page);
                         continue;
@@ -130,7 +130,7 @@ impl<'a> Run<'a> {
     fn await_bus(&mut self, core: usize) {
         let now = self.scheduler.cores[core].time;
         self.faults.advance(&mut self.scheduler, now);
-        if !self.scheduler.waits_for_bus(core) {
+        if !self.scheduler.stall_if_bus_held(core) {
             self.scheduler.cores[core].add_pending();
         }
     }
@@ -160,7 +160,6 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Read until the window is full.
     fn fill_window(
         &mut self,
         source: &mut Source<'_>,

@@ -1,9 +1,9 @@
 //! The `ssd` study, after the UMD paper: a program on a machine whose memory is a DRAM-interface SSD, under
 //! each policy for embedded page faults and each size of the device's DRAM.
 //!
-//! A discrete-event simulation in whole nanoseconds. Each thread replays its references. A reference
-//! passes, in order: a TLB, the page-table walk and the device's mapping table, the device's DRAM or
-//! a service by its flash, the CPU caches. `docs/ssd.md` has the model.
+//! A discrete-event simulation in whole nanoseconds. A reference looks up a TLB; on a miss, it walks
+//! the page table and the device's mapping table, and flash services a page outside the device's
+//! DRAM. Then the reference accesses the CPU caches. `docs/ssd.md` has the model.
 
 pub mod accounts;
 pub mod cell;

@@ -24,7 +24,6 @@ pub const MAX_CELLS: usize = 4096;
 pub struct Setting {
     /// The policy as it was written.
     pub epf: String,
-    /// Bytes of DRAM in the device.
     pub dram_bytes: u64,
 }
 
@@ -36,40 +35,37 @@ pub struct Host {
     pub instruction_ps: u64,
     /// Caches of a core; without any, every reference goes to memory.
     pub caches: Option<Caches>,
-    /// Entries of the TLB for data, and of the one for instructions (0: data's serves both).
+    /// Entries of the data TLB.
     pub tlb_entries: u32,
-    /// See `tlb_entries`.
+    /// Entries of the instruction TLB; 0: the data TLB serves both.
     pub instruction_tlb_entries: u32,
     /// Reading a line from the device's DRAM.
     pub dram_ns: u64,
-    /// Reading a line in a walk from the first cache, and from the second.
+    /// Reading a page-table line from the first-level cache, and from the second-level cache.
     pub hit_ns: [u64; 2],
-    /// Entries of a core's caches of page directories: of 2 MiB each, of 1 GiB each.
+    /// Entries of a core's page-walk caches: for directories of 2 MiB, and of 1 GiB.
     pub directories: [usize; 2],
-    /// Where a page walk reads the device's mapping table.
     pub l2p: L2p,
-    /// What the memory bus does while a core waits for the device.
     pub bus: Bus,
     /// Entering and leaving the kernel for an embedded page fault.
     pub exception_ns: u64,
-    /// Giving a core to a thread.
+    /// A context switch.
     pub switch_ns: u64,
     /// An ordinary page fault, without its I/O.
     pub page_fault_ns: u64,
     /// Sleeping threads wake at multiples of this.
     pub sleep_granularity_ns: u64,
-    /// A thread that wakes takes the core from one that has run longer by more than this; `None`:
-    /// it waits its turn.
+    /// A woken thread preempts one that has run longer by more than this; `None` = no wake-up
+    /// preemption.
     pub wakeup_ns: Option<u64>,
     /// Time slice while other threads are ready; `None` = until the thread blocks.
     pub time_slice_ns: Option<u64>,
-    /// Source of pages that are not on the device; `None` = they take no time.
+    /// Storage that holds the files; `None` = reading files takes no time.
     pub disk: Option<Storage>,
 }
 
 impl Host {
-    /// The host of a machine, reading from its storage `disk` (none: pages that the device does not
-    /// hold appear without I/O).
+    /// The host of `machine`, with its storage `disk` for files; `None`: reading files takes no time.
     ///
     /// # Errors
     /// Input errors that name the section or key the machine lacks.
@@ -275,16 +271,13 @@ nearfar_schema::options! {
 pub struct Replay {
     /// Kinds of references during which a thread may not sleep.
     pub atomic: KindSet,
-    /// What the flash holds of a page at its first touch.
     pub first_touch: FirstTouch,
-    /// State of pages from files at their first touch.
     pub file_data: FileData,
     /// Instructions that a thread may run ahead of the others in the trace.
     pub window: u64,
 }
 
 impl Default for Replay {
-    /// The kernel's copies are atomic, the device knows which pages are new.
     fn default() -> Self {
         Self {
             atomic: KERNEL,
@@ -303,9 +296,8 @@ pub struct Options {
     pub host: Host,
     /// Writes to the flash before the run.
     pub precondition: Precondition,
-    /// How the program is replayed.
     pub replay: Replay,
-    /// Cells simulated at a time; 0 means one a core.
+    /// Cells simulated at a time; 0 = one per core.
     pub threads: usize,
 }
 
@@ -335,7 +327,7 @@ impl Options {
         Ok(Self { threads, ..Self::new(&epf, &dram, host, precondition, replay)? })
     }
 
-    /// Every policy with every size, by size. Checks what does not depend on the trace.
+    /// A cell for each policy and size, in order of size. Checks what does not depend on the trace.
     ///
     /// # Errors
     /// Input errors that name the option.

@@ -1,8 +1,8 @@
 //! The scheduler: assigns threads to cores.
 //!
 //! The core with the earliest clock runs until another core is earlier, so that the device receives
-//! requests in order of time. [`nearfar_kernel::scheduler`] selects the next thread; this module is
-//! the mechanism and records the state of each thread. Times are nanoseconds.
+//! requests in order of time. [`nearfar_kernel::scheduler`] selects the next thread; this module
+//! switches threads and records their states. Times are nanoseconds.
 
 use nearfar_kernel::scheduler::{Fairness, RunQueue};
 
@@ -12,7 +12,6 @@ use super::timeline::{State, Timeline};
 
 #[derive(Clone, Copy)]
 pub struct Turn {
-    /// The core's number.
     pub core: usize,
     /// The core's clock, or the time when an idle core gets a thread.
     pub start: u64,
@@ -23,16 +22,14 @@ pub struct Turn {
 /// Cores, threads and the run queue.
 pub struct Scheduler<'a> {
     host: &'a Host,
-    /// By number.
     pub cores: Vec<Core>,
-    /// By number.
     pub threads: Vec<Thread>,
     queue: RunQueue,
     fairness: Fairness,
     timeline: Timeline,
     /// A thread was queued during the current turn: another core may have an earlier turn.
     pub queued: bool,
-    /// The page that the bus is held for, and since when.
+    /// The page that the bus is held for, and since when; `None` if the bus is free.
     bus: Option<(u32, u64)>,
 }
 
@@ -50,7 +47,6 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Whether a core waits for the device.
     pub fn any_stalled(&self) -> bool {
         self.cores.iter().any(|core| core.stalled.is_some())
     }
@@ -194,8 +190,8 @@ impl<'a> Scheduler<'a> {
         self.bus.map_or(u64::MAX, |(_, since)| since)
     }
 
-    /// Whether the bus is held at the time of `core`, which then waits until it is free.
-    pub fn waits_for_bus(&mut self, core: usize) -> bool {
+    /// Stall `core` if the bus is held at its time. Returns whether it is.
+    pub fn stall_if_bus_held(&mut self, core: usize) -> bool {
         let time = self.cores[core].time;
         let Some((page, _)) = self.bus.filter(|(_, since)| time >= *since) else { return false };
         self.stall(core, page);
@@ -221,8 +217,7 @@ impl<'a> Scheduler<'a> {
         self.cores.iter_mut().for_each(|core| core.shoot_down(page));
     }
 
-    /// End the run: cores idle until the last one ends. Returns that time, the cores, and the states of
-    /// the threads over time.
+    /// End the run: cores idle until the last one ends. Returns that time, the cores and the timeline.
     pub fn finish(mut self) -> (u64, Vec<Core>, Timeline) {
         let end = self.cores.iter().map(|core| core.time).max().unwrap_or(0);
         for core in &mut self.cores {

@@ -107,8 +107,8 @@ fn random_references(
         .collect()
 }
 
-/// Move a number to the end of a list of at most `most` recent ones. Returns whether it was in the list.
-fn recently(list: &mut Vec<u64>, number: u64, most: usize) -> bool {
+/// Move a number to the end of an LRU list of at most `most`. Returns whether it was in the list.
+fn touch_lru(list: &mut Vec<u64>, number: u64, most: usize) -> bool {
     let place = list.iter().position(|other| *other == number);
     place.map(|place| list.remove(place));
     list.push(number);
@@ -146,8 +146,8 @@ fn plain(
                 misses += 1;
                 // A walk reads the page's entry, those of its 2 MiB and 1 GiB directories unless the core
                 // caches them, and the device's entry if the device has the page.
-                let upper = recently(&mut uppers, page >> 18, 4);
-                let directory = recently(&mut directories, page >> 9, 32);
+                let upper = touch_lru(&mut uppers, page >> 18, 4);
+                let directory = touch_lru(&mut directories, page >> 9, 32);
                 let walk = match (directory, upper) {
                     (true, _) => 1,
                     (false, true) => 2,
@@ -221,7 +221,7 @@ struct PlainCore {
 /// A reference simulation of a bus that is held during services: one thread per core, no CPU caches, policy
 /// `none`, no stripes. Each step is of the core with the earliest clock. Returns nanoseconds and services.
 fn plain_bus(records: &[Record], host: &Host, frames: usize) -> (u64, u64) {
-    // The thread of the first record gets the first core, and so on.
+    // Threads get cores in the order of their first records.
     let mut threads = Vec::new();
     for r in records {
         if !threads.contains(&r.thread) {
@@ -288,7 +288,7 @@ fn plain_bus(records: &[Record], host: &Host, frames: usize) -> (u64, u64) {
             }
             let core = &mut cores[number];
             core.walked = false;
-            recently(&mut core.tlb, page, 32);
+            touch_lru(&mut core.tlb, page, 32);
             dram.retain(|p| *p != page);
             dram.push(page);
             continue;
@@ -297,13 +297,13 @@ fn plain_bus(records: &[Record], host: &Host, frames: usize) -> (u64, u64) {
             core.ns = held.end;
         }
         if !core.tlb.contains(&page) {
-            let upper = recently(&mut core.uppers, page >> 18, 4);
-            let directory = recently(&mut core.directories, page >> 9, 32);
+            let upper = touch_lru(&mut core.uppers, page >> 18, 4);
+            let directory = touch_lru(&mut core.directories, page >> 9, 32);
             let lines = if directory { 1 } else { 3 - u64::from(upper) };
             core.ns += (lines + u64::from(known.contains(&page))) * host.dram_ns;
             core.walked = true;
         } else {
-            recently(&mut core.tlb, page, 32);
+            touch_lru(&mut core.tlb, page, 32);
             dram.retain(|p| *p != page);
             dram.push(page);
             if r.kind.writes() {
@@ -358,8 +358,7 @@ proptest! {
         prop_assert_eq!(cell.accesses, touched + lines);
     }
 
-    /// For any threads, cores, windows and policies, counts are consistent (asserted by the run itself),
-    /// results repeat, and theoretical limits hold.
+    /// The run itself asserts more.
     #[test]
     fn results_are_consistent_and_repeatable(
         records in any_references(60, 5),
@@ -393,8 +392,9 @@ proptest! {
         let more = of(State::Run) - cell.cpu_busy;
         prop_assert!(more > -1e-9 && more < cell.cpu_switch + 1e-9, "{more} {}", cell.cpu_switch);
         prop_assert_eq!(cell.embedded_faults, cell.services + cell.joined_faults);
-        // Before the first eviction, no page is only in flash. Delays by cause sum up to the error.
+        // Before the first eviction, no page is only in flash.
         prop_assert_eq!(cell.faults_while_filling, 0);
+        // Delays by cause sum up to the error.
         let late = cell.late_die + cell.late_channel + cell.late_erase;
         let error = cell.prediction_error_us_mean * cell.services as f64 / 1e6;
         prop_assert!((late - error).abs() < 1e-9, "{late} {error}");
@@ -408,7 +408,6 @@ proptest! {
         }
     }
 
-    /// With one core, no core waits for the bus, so that holding it makes no difference.
     #[test]
     fn a_held_bus_matches_the_reference_simulation(
         records in prop::collection::vec((0u64..60, any::<bool>(), 0u32..3, 0u32..3000), 1..600),
@@ -428,13 +427,13 @@ proptest! {
         let (ns, services) = plain_bus(&records, &host, frames as usize);
         prop_assert_eq!(((held.seconds * 1e9).round() as u64, held.services), (ns, services));
         prop_assert_eq!((held.late_die, held.late_channel), (0.0, 0.0));
+        // A single core never waits for the bus.
         if cores == 1 {
             let free = Simulation { replay, ..simulation(&Host { cores, ..bare() }, "none", frames) };
             prop_assert_eq!(free.cell(&records), held);
         }
     }
 
-    /// A threshold of 0 is `all`, one above every service time is `none`.
     #[test]
     fn extreme_thresholds_are_all_and_none(records in any_references(60, 4), frames in 6u64..50) {
         for (threshold, policy) in [("smart:0ns", "all"), ("smart:1000s", "none")] {
@@ -488,7 +487,7 @@ fn stored_pages_come_from_the_flash() {
         .collect();
     let cell = Simulation { replay, precondition: used, ..simulation(&bare(), "none", 100) }
         .cell(&records);
-    // 100 fill the DRAM; each of the other 200 evicts, the first 50 of those a written page.
+    // The first 100 pages fill the DRAM; the other 200 each evict a page, 50 of them a written one.
     assert_eq!((cell.page_faults, cell.embedded_faults, cell.flash_reads), (300, 300, 300));
     assert_eq!((cell.faults_while_filling, cell.from_flash), (100, 300));
     assert_eq!((cell.evictions, cell.dirty_evictions), (200, 50));
@@ -514,7 +513,6 @@ fn atomic_kinds_are_read_by_name() {
     }
 }
 
-/// With a kernel that takes no time and several threads, passing every fault to it is faster than stalling.
 #[test]
 fn sleeping_saves_time_if_switches_are_free() {
     for seed in 0..8 {
@@ -550,8 +548,7 @@ fn throughput_is_within_its_bounds() {
     }
 }
 
-/// Threads whose pages lie on the same dies wait for one another: services take longer than
-/// predicted, and some sleepers wake too early.
+/// Services on the same die queue, so that some sleepers wake before their page arrives.
 #[test]
 fn queueing_makes_services_longer_than_predicted() {
     let records = random_references(16, 64, 300, 100, 0.5, 3);

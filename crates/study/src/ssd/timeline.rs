@@ -7,7 +7,7 @@ pub const MAX_STRETCHES: usize = 2048;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Runs, which includes exceptions after which it may not sleep.
+    /// Runs, exceptions after which it may not sleep included.
     Run = 0,
     /// Holds the core and waits for the device.
     Stall = 1,
@@ -17,15 +17,15 @@ pub enum State {
     Disk = 3,
 }
 
-/// Nanoseconds in each state, of one thread in one stretch.
-pub type Shares = [u64; 4];
+/// Nanoseconds by [`State`], of one thread in one stretch.
+pub type StateTimes = [u64; 4];
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Timeline {
     /// Nanoseconds of a stretch.
     pub stretch_ns: u64,
-    /// By thread, by stretch: nanoseconds of running, stalling, sleeping, waiting for the disk.
-    pub threads: Vec<Vec<Shares>>,
+    /// By thread, by stretch.
+    pub threads: Vec<Vec<StateTimes>>,
 }
 
 impl Default for Timeline {
@@ -46,7 +46,7 @@ impl Timeline {
         let stretches = crate::slot(&mut self.threads, thread);
         let last = ((end - 1) / self.stretch_ns) as usize;
         if last >= stretches.len() {
-            stretches.resize(last + 1, Shares::default());
+            stretches.resize(last + 1, StateTimes::default());
         }
         let first = (start / self.stretch_ns) as usize;
         for (number, stretch) in stretches.iter_mut().enumerate().take(last + 1).skip(first) {
@@ -86,7 +86,7 @@ mod tests {
         ) {
             let states = [State::Run, State::Stall, State::Sleep, State::Disk];
             let mut timeline = Timeline::default();
-            let mut sums = [Shares::default(); 3];
+            let mut sums = [StateTimes::default(); 3];
             for (thread, state, start, length) in spans {
                 timeline.add(thread, states[state], start, start + length);
                 sums[thread as usize][state] += length;

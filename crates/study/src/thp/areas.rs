@@ -1,4 +1,4 @@
-//! Costs by area, which are mappings with the names that `nearfar explain` uses.
+//! Costs by area: a mapping, named as in `nearfar explain`.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub struct Area {
     pub large_bytes: f64,
 }
 
-/// Names the area of each new block.
+/// Records the area of each new 4 KiB block.
 pub struct Areas {
     names: Names,
     /// Thread of the last record.
@@ -44,7 +44,7 @@ pub struct Areas {
     bounds: FxHashMap<u32, (u64, u64)>,
     /// Faults that mapped pages of the page cache, by area.
     maps: FxHashMap<u32, u64>,
-    /// Their sum.
+    /// Sum of `maps`.
     mapped: u64,
 }
 
@@ -74,7 +74,7 @@ impl Areas {
     pub fn finish(self) -> Named {
         let (merged, mut texts) = self.names.finish();
         let final_id = |id: u32| merged.get(id as usize).copied().unwrap_or(id);
-        // Without events, areas are touched address ranges, which name them.
+        // Without events, an area is a touched address range, which is its name.
         let mut bounds: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
         for (id, (low, high)) in self.bounds {
             let total = bounds.entry(final_id(id)).or_insert((low, high));
@@ -98,8 +98,8 @@ pub struct Named {
 }
 
 impl Named {
-    /// The areas under a policy, in the order in which they were first touched. `map_ns` is the time
-    /// of a fault that maps a page of a file.
+    /// The areas under a policy, in order of first touch. `map_ns`: time of a fault that maps a page of
+    /// the page cache.
     pub fn rows(
         &self,
         policy: &str,

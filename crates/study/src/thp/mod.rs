@@ -1,8 +1,7 @@
 //! The `thp` study: a program under the kernel's settings for transparent huge pages.
 //!
-//! The trace is read once, as for the machine's view of [`crate::paging`]. Each setting has a simulation of
-//! the pages of private memory, TLBs and page walks, faults, reclaim and swap, and khugepaged, which runs by
-//! the program's clock. Memory for files is not limited.
+//! One pass over the trace simulates all settings with [`crate::paging::machine`]: private memory, TLBs, page
+//! walks, faults, reclaim, swap, and khugepaged by the program's clock. Memory for files is not limited.
 
 mod areas;
 
@@ -26,11 +25,11 @@ use crate::paging::options::MemorySize;
 pub use areas::Area;
 use areas::{Areas, Born};
 
-/// Faults that take longer than 100 us count as stalls.
+/// Faults longer than 100 us are stalls.
 const STALL_NS: f64 = 100e3;
 /// log2 of 4 KiB.
 const SMALL: u32 = 12;
-/// Minimum memory: many more pages than a thread's most recent ones, whose references are not simulated.
+/// Minimum memory: far more than a thread's most recent pages, to which references are not simulated.
 const MIN_PAGES: u64 = 64;
 
 nearfar_schema::choices! {
@@ -315,7 +314,7 @@ impl Study {
         Ok(outcome)
     }
 
-    /// Nanoseconds to read a page from swap.
+    /// Nanoseconds to read a page from swap; 0 without a memory limit.
     fn swap_ns(&self) -> f64 {
         self.storage.as_ref().map_or(0.0, |storage| storage.io_ns(1 << SMALL))
     }
@@ -331,10 +330,10 @@ impl Study {
         let time = page_size.time(totals);
         let ns = |total: f64| total / references.max(1) as f64;
         let (mut mapped, mut huge) = (0.0, 0.0);
-        for two in course.windows(2) {
-            let passed = two[1].ns - two[0].ns;
-            mapped += passed * two[0].mapped_bytes as f64;
-            huge += passed * two[0].huge_bytes as f64;
+        for pair in course.windows(2) {
+            let passed = pair[1].ns - pair[0].ns;
+            mapped += passed * pair[0].mapped_bytes as f64;
+            huge += passed * pair[0].huge_bytes as f64;
         }
         let lasted = course.last().map_or(0.0, |last| last.ns).max(1.0);
         // Duration and number of each kind of fault.

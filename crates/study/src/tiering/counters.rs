@@ -10,7 +10,6 @@ pub const MAX_NODES: usize = 4;
 pub struct Hardware {
     /// Nodes, fastest first.
     pub nodes: Vec<NodeModel>,
-    /// Costs of the kernel's primitives.
     pub costs: KernelCosts,
     /// Cost of a first touch, picoseconds.
     pub first_touch: f64,
@@ -33,15 +32,14 @@ pub struct Program {
     /// Threads to simulate, each with a clock and a TLB. With one thread on the machine, accesses take
     /// the idle latency; with more, latency follows the load.
     pub parallel: u32,
-    /// Divisor of the latency of an access: the lines that a thread has in flight at once, or the pages
-    /// that it streams.
+    /// Divisor of the access latency: the lines that a thread has in flight, or the pages that it streams.
     pub overlap: f64,
     /// Processor time of an access besides its latency, picoseconds.
     pub work: f64,
 }
 
 impl Program {
-    /// Picoseconds of an access to a node while others use the share `busy` of its bandwidth.
+    /// Picoseconds of an access to `node` while the share `busy` of its bandwidth is in use.
     pub fn access_ps(&self, node: &NodeModel, write: bool, busy: f64) -> f64 {
         node.access_ps(self.access_bytes, write, busy, self.overlap)
     }
@@ -66,7 +64,7 @@ pub struct Counters {
     pub shadow_copies: u64,
     /// Shadows freed because their master was written.
     pub shadow_faults: u64,
-    /// Shadows freed for their frames.
+    /// Shadows freed to reclaim their frames.
     pub shadow_reclaims: u64,
     /// Copies aborted because the page was written during the copy.
     pub aborts: u64,

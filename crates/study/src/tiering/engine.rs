@@ -122,7 +122,7 @@ impl Engine {
     }
 
     /// Free a page of the program: its huge page, or the pages that it was split into.
-    fn end(&mut self, page: Page) {
+    fn end_page(&mut self, page: Page) {
         for inner in 0..if self.huge { HUGE } else { 1 } {
             let inner = page.skip(inner);
             if self.world.mapped(self.world.mapping_of(inner)) {
@@ -141,7 +141,7 @@ impl Engine {
         }
     }
 
-    /// Run a block's accesses, and the ends between them.
+    /// Run a block's accesses, and apply the ends between them.
     ///
     /// # Errors
     /// As [`run`](Engine::run).
@@ -162,7 +162,7 @@ impl Engine {
     fn apply_ends(&mut self, ends: &[(usize, End)]) {
         for (_, end) in ends {
             match *end {
-                End::Page(page) => self.end(page),
+                End::Page(page) => self.end_page(page),
                 End::Translation(page) => {
                     let page = self.world.mapping_of(page);
                     self.world.flush_tlbs(page);
@@ -219,8 +219,8 @@ impl Engine {
     /// Run accesses up to a [`Stop`]; at `horizon`, another thread of the program is due. Returns the number
     /// of accesses done.
     ///
-    /// Even on a TLB hit, the node is read from the page-table entry, prefetched [`AHEAD`] accesses ago. This is
-    /// exact, because migration flushes the TLB.
+    /// Even on a TLB hit, the node is read from the page-table entry, prefetched [`AHEAD`] accesses ago.
+    /// This is exact, because migration flushes the TLB.
     fn run_fast_path(&mut self, accesses: &[Access], horizon: Time) -> (usize, Stop) {
         let due = self.due().min(horizon).ps();
         let world = &mut self.world;

@@ -21,7 +21,7 @@ use crate::slot;
 /// A change before an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StepKind {
-    /// A thread now runs in this address space.
+    /// The thread now runs in this address space.
     Space { thread: u32, space: u32 },
     /// References to this 4 KiB block (space and address) now access this page.
     Page { number: u64, page: Page },
@@ -45,15 +45,15 @@ pub(super) struct Lives {
     pub pages: u64,
     /// Peak number of base pages in use.
     pub peak: u64,
-    /// Referenced 4 KiB pages, mapped or not.
+    /// Distinct 4 KiB blocks referenced, zero page included.
     pub footprint: u64,
-    /// References to 4 KiB pages.
+    /// References, one for each 4 KiB block that they touch.
     pub accesses: u64,
 }
 
 const NO_PLACE: u32 = u32::MAX;
 
-/// Places: provisional page numbers of frames, reused after release.
+/// Provisional page numbers of frames, reused after release.
 #[derive(Default)]
 struct Places {
     /// First place in the list of each virtual page number.
@@ -115,8 +115,9 @@ struct Builder {
     place_of: Vec<u32>,
     /// Place of each translation that TLBs may hold, by page id.
     translated: Vec<u32>,
-    /// State of a replay: places by block number, spaces by thread.
+    /// Place of each block number, as of the last step.
     known: PageMap<u32>,
+    /// Address space of each thread, as of the last step.
     spaces: Vec<u32>,
     /// The result; its pages are places until [`Builder::finish`].
     lives: Lives,
@@ -149,7 +150,7 @@ pub(super) fn lives(
             match next {
                 Next::Event(event) => {
                     builder.blocks.apply(&event);
-                    if builder.changed() {
+                    if builder.apply_changes() {
                         builder.recent.clear();
                     }
                 }
@@ -196,7 +197,7 @@ impl Builder {
 
     fn reference(&mut self, number: u64, write: bool) {
         let block = self.blocks.reference(number, write);
-        if self.changed() && self.shift > 0 {
+        if self.apply_changes() && self.shift > 0 {
             // Other blocks of this page may have moved to another place.
             self.recent.clear();
         }
@@ -215,7 +216,7 @@ impl Builder {
     }
 
     /// Apply changes of blocks before the next access. Returns whether a page lost its translation.
-    fn changed(&mut self) -> bool {
+    fn apply_changes(&mut self) -> bool {
         let (mut lost, at) = (false, self.lives.accesses);
         let Self { blocks, table, places, place_of, translated, lives, .. } = self;
         for change in blocks.changes() {
@@ -244,8 +245,8 @@ impl Builder {
                         lives.steps.pop_if(|last| *last == lost);
                         lives.steps.push(Step { at, kind: StepKind::End(End::Page(page)) });
                     }
-                    // The page keeps its place: under pressure the kernel would free it instead of demoting
-                    // it, but no policy here does.
+                    // `MADV_FREE`: under pressure the kernel would free the page instead of demoting it;
+                    // no policy here does.
                     Action::Discard(_) | Action::UndoDiscard(_) => {}
                 }
             }

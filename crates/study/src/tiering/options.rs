@@ -79,7 +79,6 @@ nearfar_schema::options! {
 }
 
 impl Request {
-    /// The shape of a generated workload.
     pub fn shape(&self) -> Shape {
         let gib = |bytes: &Bytes| bytes.0 as f64 / f64::from(1 << 30);
         Shape {
@@ -103,7 +102,6 @@ const FAST_SIZES: &str = "10%,...,100%";
 pub struct Options {
     /// Nodes, fastest first.
     pub nodes: Vec<NodeModel>,
-    /// Costs of the kernel's primitives.
     pub costs: KernelCosts,
     /// Cost of a first touch, picoseconds.
     pub first_touch: f64,

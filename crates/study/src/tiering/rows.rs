@@ -204,7 +204,6 @@ fn rates(access_bytes: u64, from: &Moment, to: &Moment) -> (f64, f64) {
 }
 
 impl Case<'_> {
-    /// Points of the series in a phase.
     pub fn points(&self) -> u64 {
         u64::from(self.options.points.max(1))
     }

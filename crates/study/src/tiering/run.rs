@@ -22,8 +22,9 @@ pub use super::rows::{Outcome, Point, Row};
 /// Creates the policy of a run, for the memory that it acts on.
 pub type Make<'a> = Box<dyn Fn(&mut dyn Memory) -> Result<Made> + Sync + 'a>;
 
-/// A policy to run, by its label in results.
+/// A policy to run.
 pub struct PolicySource<'a> {
+    /// Name in results.
     pub label: String,
     /// Whether it knows the future.
     pub foresees: bool,
@@ -35,8 +36,8 @@ pub(super) const BLOCK: usize = 1 << 14;
 /// As [`BLOCK`], for each thread of a program with several.
 const THREAD_BLOCK: u64 = 1 << 10;
 
-/// Run all `programs` together, under every policy with every seed. `on_progress` is called with the
-/// accesses so far; its error ends the run. With `options.threads` 1 everything runs on the calling thread.
+/// Run all `programs` together, with every fast memory size, policy and seed. `on_progress` is called with
+/// the accesses so far; its error ends the run. With `options.threads` 1 all work is on the calling thread.
 ///
 /// # Errors
 /// Input errors: no policy or seed, too little memory, an invalid knob, a bad trace; the error of
@@ -165,7 +166,7 @@ pub(super) struct Program {
     /// Remaining accesses of each thread.
     left: Vec<u64>,
     queues: Vec<Queue>,
-    /// Accesses generated at a time for each of several threads, in whole rows.
+    /// Accesses generated at a time for each of several threads: whole rows.
     at_once: u64,
     block: Block,
 }

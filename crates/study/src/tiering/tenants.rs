@@ -19,7 +19,8 @@ use super::workload::Prepared;
 struct Tenant<'a> {
     index: usize,
     workload: &'a Arc<Prepared>,
-    first: u32,
+    first_page: u32,
+    /// Index of the current phase.
     phase: usize,
     program: Program,
     /// The same accesses, read ahead for policies that know the future.
@@ -32,6 +33,7 @@ struct Tenant<'a> {
     from: Counters,
     /// State at the previous point.
     last: Moment,
+    /// Start of the phase.
     began: Time,
     over: bool,
 }
@@ -41,13 +43,13 @@ impl<'a> Tenant<'a> {
         engine: &Engine,
         index: usize,
         workload: &'a Arc<Prepared>,
-        first: u32,
+        first_page: u32,
         seed: u64,
     ) -> Result<Self> {
         Ok(Self {
             index,
             workload,
-            first,
+            first_page,
             phase: 0,
             program: Program::new(workload, 0, seed)?,
             ahead: Program::new(workload, 0, seed)?,
@@ -69,7 +71,7 @@ impl<'a> Tenant<'a> {
         engine.world.resume(self.index, time.plus(phase.sleep));
         if self.phase > 0 {
             if self.workload.has_lives() {
-                engine.end_pages(Page::new(self.first), self.workload.pages);
+                engine.end_pages(Page::new(self.first_page), self.workload.pages);
             }
             self.program = Program::new(self.workload, self.phase, case.seed)?;
             self.ahead = Program::new(self.workload, self.phase, case.seed)?;
@@ -92,15 +94,15 @@ impl<'a> Tenant<'a> {
             - self.from.accesses.iter().flatten().sum::<u64>()
     }
 
-    /// Write the tenant's numbers of accesses into the forecast: of a trace up to the next point, otherwise of
-    /// the phase.
+    /// Write the accesses of each of the tenant's pages into the forecast: for a trace up to the next point,
+    /// otherwise for the phase.
     fn foresee(&mut self, case: &Case<'_>, engine: &Engine, forecast: &mut [u32]) -> Result<()> {
         let accesses = match self.workload.is_trace() {
             true => self.until(case).saturating_sub(self.done(engine)),
             false => u64::MAX,
         };
         let counts = self.ahead.counts(accesses, self.workload.pages)?;
-        let pages = forecast.iter_mut().skip(self.first as usize);
+        let pages = forecast.iter_mut().skip(self.first_page as usize);
         pages.zip(counts).for_each(|(page, count)| *page = count);
         Ok(())
     }
@@ -122,8 +124,8 @@ impl<'a> Tenant<'a> {
             outcome.series.push(case.point(engine, tenant, phase, progress, &mut self.last));
             self.point += 1;
         }
-        let more = self.point > point && self.point <= case.points() && self.workload.is_trace();
-        let Some(end) = engine.world.ended(self.index) else { return Ok(more) };
+        let due = self.point > point && self.point <= case.points() && self.workload.is_trace();
+        let Some(end) = engine.world.ended(self.index) else { return Ok(due) };
         if done != phase.accesses {
             return Err(trace_changed());
         }
@@ -177,21 +179,21 @@ pub(super) fn run_tenants(
             let (index, thread) = owners[thread];
             let tenant = &mut tenants[index];
             tenant.program.refill(thread, block)?;
-            block.shift(tenant.first);
+            block.shift(tenant.first_page);
             Ok(())
         })?;
         total += done;
         advance(done)?;
-        let mut more = false;
+        let mut forecast_changed = false;
         for (tenant, outcome) in
             tenants.iter_mut().zip(&mut outcomes).filter(|(tenant, _)| !tenant.over)
         {
             if tenant.record(case, engine, outcome)? && case.source.foresees {
                 tenant.foresee(case, engine, &mut forecast)?;
-                more = true;
+                forecast_changed = true;
             }
         }
-        if more {
+        if forecast_changed {
             engine.foresee(&forecast);
         }
     }

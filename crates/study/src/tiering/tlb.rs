@@ -89,7 +89,6 @@ impl Tlb {
         *written = *written << 1 | u8::from(write);
     }
 
-    /// Remove a page.
     #[inline]
     pub fn flush(&mut self, page: u32) {
         let set = self.set(page);

@@ -37,7 +37,8 @@ pub struct Numbering {
     pub huge: bool,
     /// Use lifetimes, if the trace has events.
     pub lives: bool,
-    /// The trace was filtered by CPU caches, and lacks the writes that hit them.
+    /// The trace was filtered by CPU caches. It lacks the writes that hit them, so that no page is taken
+    /// for the zero page.
     pub filtered: bool,
 }
 
@@ -123,7 +124,7 @@ impl TracePages {
         Ok(trace)
     }
 
-    /// This program `count` times ([`Copies`]).
+    /// `count` interleaved copies of this program ([`Copies`]).
     ///
     /// # Errors
     /// The trace cannot be read again, or is too long or has too many pages for so many copies.
@@ -157,7 +158,6 @@ impl TracePages {
         self.pages * self.count()
     }
 
-    /// Whether pages have lifetimes.
     pub fn has_lives(&self) -> bool {
         self.lives.is_some()
     }
@@ -167,7 +167,7 @@ impl TracePages {
         self.lives.as_ref().map_or(self.pages, |lives| (lives.peak as u32).max(1)) * self.count()
     }
 
-    /// Distinct 4 KiB pages; for huge pages without lifetimes, all pages of the used ones.
+    /// Distinct 4 KiB pages; without lifetimes, all of those in the used huge pages.
     pub fn footprint(&self) -> u64 {
         let per_copy = self.lives.as_ref().map_or(self.pages.into(), |lives| lives.footprint);
         per_copy * u64::from(self.count())

@@ -5,8 +5,8 @@
 //! the records, so that several ranks share a record and the distribution is flatter. Drawing is by
 //! Walker's alias method (A. J. Walker, "An efficient method for generating discrete random variables
 //! with general distributions", ACM TOMS 3(3), 1977; built as M. D. Vose, IEEE TSE 17(9), 1991). The
-//! generators of `nearfar generate` draw exactly and without a table, but take several times as long,
-//! because they compute a power for each draw.
+//! generators of `nearfar generate` draw exactly and without a table, but compute a power for each draw,
+//! which takes several times as long.
 
 use std::hint::select_unpredictable;
 
@@ -20,8 +20,7 @@ pub const THETA: f64 = 0.99;
 /// YCSB's `ScrambledZipfianGenerator`: number of ranks, and their zeta(0.99).
 const SCRAMBLED_RANKS: f64 = 1e10;
 const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
-/// Number of the first ranks, which are hashed to records one at a time. The popularity of all other
-/// ranks is spread evenly over the records.
+/// Ranks hashed to records one by one. The popularity of all other ranks is spread evenly.
 const HEAD: u64 = 1 << 22;
 
 /// The popularity of each of `records`, with a sum of about 1; in order of rank unless scrambled.

@@ -62,7 +62,7 @@ impl End {
     }
 }
 
-/// Accesses, and the ends between them.
+/// Accesses, and the [`End`]s between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
     pub accesses: Vec<Access>,
@@ -71,7 +71,6 @@ pub struct Block {
 }
 
 impl Block {
-    /// Remove all accesses and ends.
     pub fn clear(&mut self) {
         self.accesses.clear();
         self.ends.clear();

@@ -12,8 +12,9 @@ const METER_ACCESSES: u64 = 64;
 #[derive(Debug, Default)]
 pub struct Queue {
     block: Block,
+    /// Index of the next access.
     at: usize,
-    /// Number of ends applied.
+    /// Number of the block's ends applied.
     ended: usize,
     /// Faults of the next access so far.
     faults: u32,
@@ -31,7 +32,7 @@ pub(super) fn endless_faults(access: Option<Access>) -> Error {
 
 impl Engine {
     /// Run the accesses of several threads, always of the one with the earliest clock. `refill` replaces a
-    /// thread's block; an empty one ends the thread. Returns the number of accesses done, at least `count`
+    /// thread's block; an empty block ends the thread. Returns the number of accesses done, at least `count`
     /// unless all threads of a tenant end.
     ///
     /// # Errors
@@ -55,10 +56,10 @@ impl Engine {
             }
             let Some(queue) = queues.get_mut(self.world.current) else { break };
             let ends = queue.block.ends.get(queue.ended..).unwrap_or_default();
-            let now = ends.iter().take_while(|(at, _)| *at <= queue.at).count();
-            if now > 0 {
-                self.apply_ends(&ends[..now]);
-                queue.ended += now;
+            let due = ends.iter().take_while(|(at, _)| *at <= queue.at).count();
+            if due > 0 {
+                self.apply_ends(&ends[..due]);
+                queue.ended += due;
                 continue;
             }
             if queue.at >= queue.block.accesses.len() {

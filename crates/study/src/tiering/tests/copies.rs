@@ -7,7 +7,6 @@ use super::*;
 use crate::tiering::copies::{Copies, Turn};
 use crate::tiering::engine::End;
 
-/// Page numbers of one copy.
 pub(super) const COPY_PAGES: u32 = 8;
 
 /// An access, and the ends of pages or translations before it.

@@ -66,7 +66,7 @@ fn stream(pages: &TracePages, count: usize) -> Vec<StreamStep<u32>> {
     all
 }
 
-/// The reference for [`stream`], with frames in place of page numbers, and the peak number of frames.
+/// The reference of [`stream`], with frames in place of page numbers. Also returns the peak number of frames.
 fn plain_stream(steps: &[Life], page_bytes: u64) -> (Vec<StreamStep<usize>>, usize) {
     let mut table = Table::new(page_bytes, 4096, &PROCESSES);
     // Events after the last record change nothing.

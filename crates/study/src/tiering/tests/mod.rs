@@ -112,7 +112,7 @@ fn same_actions(name: &str, settings: &Settings, nodes: &[usize], steps: &[Step]
         assert_eq!(reference.clock(), engine.world.reached(), "{name}");
         same_state(&reference, &engine.world);
     }
-    counters_match_log(&engine.world);
+    remaps_match_log(&engine.world);
 }
 
 /// The access of a step, if it is one, in a memory of `pages`.
@@ -149,8 +149,8 @@ fn same_state(one: &dyn Memory, other: &dyn Memory) {
     }
 }
 
-/// Without huge pages, which count 512 each, the count of remapped pages is that of actions.
-fn counters_match_log(world: &World) {
+/// Only without huge pages, because counters count each as 512 pages.
+fn remaps_match_log(world: &World) {
     let log = world.log.as_deref().unwrap_or_default();
     let count = world.counters();
     let remapped = log.iter().filter(|(_, action)| matches!(action, Action::Remapped(_))).count();
@@ -179,8 +179,7 @@ proptest! {
         }
     }
 
-    /// On a machine with a TLB, traffic and interrupts, the invariants hold, and promotions less demotions are
-    /// the change in the fast node's pages.
+    /// On a machine with a TLB, traffic and interrupts.
     #[test]
     fn frames_are_conserved(steps in steps(), which in 0..POLICIES.len(), huge: bool) {
         let name = POLICIES[which].0;
@@ -236,7 +235,6 @@ fn options_on(machine: &str, scale: f64) -> Options {
     Options { scale, ..Options::new(&machine, 1.0).unwrap() }
 }
 
-/// An engine with the policy `none`.
 fn without_policy(world: World, huge: bool) -> Engine {
     Engine::new(world, |mem| make("none", &Settings::default(), mem), huge).unwrap()
 }

@@ -54,7 +54,7 @@ fn hit_ratios_of_the_oracle_and_of_first_touch_are_exact() {
     }
 }
 
-/// In time, not hits: TPP promotes a page before the access that faulted, which is then a hit.
+/// Times, not hit ratios: TPP promotes a page before the access that faulted, which is then a hit.
 #[test]
 fn no_policy_is_faster_than_the_oracle() {
     let names: Vec<_> = POLICIES.iter().map(|(name, _)| *name).collect();

@@ -60,9 +60,8 @@ proptest! {
         prop_assert_eq!(clock(parallel(accesses.len()), &|engine| run_all(engine, &accesses)), slowest);
     }
 
-    /// Under every policy, the invariants hold when several threads fault.
     #[test]
-    fn policies_run_with_threads(
+    fn policies_keep_the_invariants_with_several_threads(
         threads in prop::collection::vec(prop::collection::vec((0..PAGES, any::<bool>()), 1..300), 2..5),
         policy in 0..POLICIES.len(),
     ) {
@@ -73,7 +72,7 @@ proptest! {
         let mut engine = Engine::new(world, |mem| make(name, &settings, mem), false).unwrap();
         let accesses = accesses(&threads);
         run_all(&mut engine, &accesses);
-        counters_match_log(&engine.world);
+        remaps_match_log(&engine.world);
     }
 }
 

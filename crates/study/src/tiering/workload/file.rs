@@ -30,8 +30,7 @@ const FILES: [(&str, &str); 10] = [
 /// Default number of parts of a `ranked` array.
 pub(super) const RANKS: u32 = 10;
 
-/// Maximum bytes of a file.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// A workload that is generated. Unknown keys are errors.
 #[derive(Clone, Debug, Deserialize)]
@@ -263,9 +262,8 @@ impl Workload {
     }
 }
 
-/// The text of a file.
 fn read(name: &str) -> Result<String> {
-    let bytes = file::read(Path::new(name), "a workload file", MAX_BYTES)?;
+    let bytes = file::read(Path::new(name), "a workload file", MAX_FILE_BYTES)?;
     String::from_utf8(bytes).map_err(|_| Error::input(name.to_owned(), "not UTF-8 text", ""))
 }
 

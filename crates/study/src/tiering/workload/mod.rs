@@ -16,7 +16,7 @@ use super::trace::{Replay, TracePages};
 pub use file::{Array, Distribution, Phases, Workload, Workloads};
 use region::{Choice, Region};
 
-/// Operations drawn at a time, so that loads of the popularity table, larger than the host's caches, overlap.
+/// Operations drawn at a time, so that cache misses on the popularity table overlap.
 const DRAW_BATCH: usize = 64;
 
 /// Minimum number of pages of an array for the warm-up alone; with fewer, the warm-up uses the arrays of
@@ -72,9 +72,9 @@ impl Mix {
 /// How a generated workload is laid out and drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Ranks hashed onto records (YCSB's scrambled Zipf) or not.
+    /// Ranks are hashed onto records: YCSB's scrambled Zipf.
     pub scrambled: bool,
-    /// The most popular records first in memory, or scattered.
+    /// The most popular records are first in memory; else scattered.
     pub hottest_first: bool,
     /// Loads and stores of the rounds; the warm-up always stores.
     pub mix: Mix,
@@ -120,7 +120,7 @@ pub struct Prepared {
     pub mapped: u32,
     /// Bytes of an access: of an operation, or of each of its pages.
     pub access_bytes: u64,
-    /// Accesses of an operation: the pages of a row.
+    /// Accesses per operation: 1 line, or the pages of a row.
     pub row: u32,
     pub phases: Vec<Phase>,
     /// Threads of the program, for TLB shootdowns.
@@ -247,8 +247,8 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
     })
 }
 
-/// The sizes of arrays in GiB after `--rss` and `--wss`: the last array is the working set, the one before it
-/// the rest.
+/// The sizes of arrays in GiB after `--rss` and `--wss`: the last array is the working set, and the one
+/// before it all other memory.
 fn resized(arrays: &mut Vec<Array>, mut sizes: Vec<f64>, shape: &Shape) -> Result<Vec<f64>> {
     let (all, last) = (sizes.iter().sum::<f64>(), sizes.last().copied().unwrap_or_default());
     let rss = shape.rss_gib.unwrap_or(all);

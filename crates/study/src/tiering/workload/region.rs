@@ -46,13 +46,16 @@ impl Ranks {
     }
 }
 
+/// An [`Array`] at its place in memory.
 #[derive(Debug)]
 pub(super) struct Region {
+    /// First page.
     pub first: u32,
     pub rows: u32,
     pub phase: Phases,
     pub weight: f64,
     pub choice: Choice,
+    /// As [`Array::draws`], scaled.
     pub draws: u64,
     pub shift: f64,
 }

@@ -18,8 +18,8 @@ impl World {
         Time::from_ps(std::mem::take(&mut self.charged).round() as u64)
     }
 
-    /// Remove a translation from the TLBs of other cores, and interrupt the program. The cost of a migration
-    /// includes waiting for one core; waiting for others is added here.
+    /// Remove a translation from all TLBs, and interrupt the program. `page_migration` includes the shootdown
+    /// of one core; with several, another is charged here.
     pub(super) fn flush(&mut self, page: Page) {
         self.flush_tlbs(page);
         if self.free_of_charge {
@@ -38,8 +38,8 @@ impl World {
             .is_some_and(|worker| worker.context == Context::Kernel)
     }
 
-    /// Share of a node's bandwidth that other threads of the policy use, and, if a kernel thread runs or the
-    /// program is parallel, the program.
+    /// Share of a node's bandwidth that the other policy threads use. The program is included if it runs
+    /// meanwhile: beside a kernel thread, or with several threads.
     fn traffic(&self, node: usize) -> f64 {
         let others = self.workers.iter().enumerate();
         let others = others.filter(|(index, worker)| {

@@ -137,7 +137,7 @@ impl Memory for World {
         }
         let dirty = if to > from { DIRTY } else { 0 };
         self.entries[page.index()] = entry::at(to, None) | self.entry(page) & dirty;
-        self.count(page, from, to, frames);
+        self.count_move(page, from, to, frames);
         if to > from {
             self.tally(page, |count| count.demotions_copied += frames);
         }
@@ -184,7 +184,7 @@ impl Memory for World {
             self.note(Action::Committed(page, Commit::Dirtied, keep_shadow));
             return Ok(Commit::Dirtied);
         }
-        self.count(page, from, to, frames);
+        self.count_move(page, from, to, frames);
         if keep_shadow {
             self.entries[page.index()] = entry::at(to, Some(from)) | PROTECTED;
             self.add_shadows(page, frames);
@@ -207,7 +207,7 @@ impl Memory for World {
         self.account(page).shadows -= frames;
         self.release(page, from, frames);
         self.entries[page.index()] = entry::at(to, None);
-        self.count(page, from, to, frames);
+        self.count_move(page, from, to, frames);
         self.tally(page, |count| count.demotions_remapped += frames);
         self.charge(self.hardware.costs.page_migration);
         self.flush(page);

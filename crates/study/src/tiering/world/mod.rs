@@ -70,8 +70,9 @@ pub struct World {
     program_busy: [f64; MAX_NODES],
     /// When bandwidth was last measured.
     metered: Time,
-    /// Sampling period and lines until the next sample, of loads and stores.
+    /// Sampling period of loads and of stores, in lines; 0 = no samples.
     pub(super) period: [u64; 2],
+    /// Lines until the next sample of a load, and of a store.
     pub(super) left: [i64; 2],
     pub(super) counters: Counters,
     /// Log of all actions, if enabled.
@@ -150,7 +151,6 @@ impl World {
         is_huge(&self.huge, page)
     }
 
-    /// The mapping that a base page belongs to.
     #[inline]
     pub(super) fn mapping_of(&self, at: Page) -> Page {
         mapping(&self.huge, at)
@@ -253,8 +253,8 @@ impl World {
         Ok((self.node_of(page), u64::from(self.span(page))))
     }
 
-    /// Count a move between nodes.
-    fn count(&mut self, page: Page, from: NodeId, to: NodeId, frames: u64) {
+    /// Count a promotion or demotion.
+    fn count_move(&mut self, page: Page, from: NodeId, to: NodeId, frames: u64) {
         let up = to < from;
         self.tally(page, |count| match up {
             true => count.promotions += frames,

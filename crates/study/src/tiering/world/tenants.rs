@@ -16,12 +16,12 @@ pub(super) struct Account {
     /// Frames of shadow copies: current and peak.
     pub shadows: u64,
     pub shadows_peak: u64,
-    /// Access latency in ps by node and [load, store], at the current load.
+    /// Picoseconds of an access by node and [load, store], at the current load, work included.
     pub cost: [[u64; 2]; MAX_NODES],
     /// Accesses at the last measurement.
     pub metered: [[u64; 2]; MAX_NODES],
     pub threads: Range<usize>,
-    /// The end of the thread that ended last.
+    /// When the last of its ended threads ended.
     pub latest: Time,
     /// When its threads resume after a sleep.
     pub resumes: Time,
@@ -62,34 +62,31 @@ impl World {
         &mut self.accounts[owner]
     }
 
-    /// The program of a page.
     pub(in crate::tiering) fn program(&self, page: Page) -> &Program {
         &self.hardware.programs[self.owner(page)]
     }
 
-    /// The tenant whose thread runs.
     pub(in crate::tiering) fn running_tenant(&self) -> usize {
         let current = self.current;
         self.accounts.iter().position(|account| account.threads.contains(&current)).unwrap_or(0)
     }
 
-    /// The program whose thread runs.
     pub(in crate::tiering) fn running_program(&self) -> &Program {
         &self.hardware.programs[self.running_tenant()]
     }
 
-    /// Picoseconds of an access of a tenant, by node and load or store.
+    /// See [`Account::cost`].
     pub(in crate::tiering) fn cost_of(&self, tenant: usize) -> &[[u64; 2]; MAX_NODES] {
         &self.accounts[tenant].cost
     }
 
-    /// Count something that happened to a page.
+    /// Update the counters of a page's tenant and of the machine.
     pub(in crate::tiering) fn tally(&mut self, page: Page, count: impl Fn(&mut Counters)) {
         let owner = self.owner(page);
         self.tally_tenant(owner, count);
     }
 
-    /// Count something that happened to a tenant.
+    /// Update the counters of a tenant and of the machine.
     pub(in crate::tiering) fn tally_tenant(
         &mut self,
         tenant: usize,
@@ -99,7 +96,6 @@ impl World {
         count(&mut self.accounts[tenant].counters);
     }
 
-    /// The counters of a tenant so far.
     pub fn counters_of(&self, tenant: usize) -> &Counters {
         &self.accounts[tenant].counters
     }
@@ -141,7 +137,6 @@ impl World {
         account.shadows_peak = account.shadows;
     }
 
-    /// Add frames to the shadows of a page's tenant.
     pub(super) fn add_shadows(&mut self, page: Page, frames: u64) {
         let account = self.account(page);
         account.shadows += frames;

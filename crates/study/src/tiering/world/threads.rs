@@ -13,14 +13,15 @@ use super::tenants::Account;
 /// Work of the threads since the last measurement, and that measurement's results.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load {
-    /// Time of faults, interrupts and the kernel's work for the program, picoseconds.
+    /// Time of faults, interrupts and policy threads in the program's context, picoseconds.
     events: f64,
     /// Bytes that the program's own migrations read and wrote, by node.
     copied: [[f64; 2]; MAX_NODES],
-    /// Count at the last measurement.
+    /// TLB misses until the last measurement.
     tlb_misses: u64,
-    /// The last measurement: demand on each node, and threads' time besides accesses, picoseconds.
+    /// Demand on each node at the last measurement; empty before it.
     demands: Vec<Demand>,
+    /// Time of the threads besides accesses at the last measurement, picoseconds.
     away: f64,
 }
 
@@ -43,7 +44,6 @@ impl World {
         self.accounts.iter().map(|account| account.latest).fold(Time::default(), Time::max)
     }
 
-    /// The clocks of these threads.
     pub(super) fn clocks_of(&self, threads: Range<usize>) -> impl Iterator<Item = Time> {
         let at = |index| if index == self.current { self.clock } else { self.clocks[index] };
         threads.map(at)
@@ -71,7 +71,6 @@ impl World {
         Some(horizon)
     }
 
-    /// End the current thread.
     pub(in crate::tiering) fn end_thread(&mut self) {
         let tenant = self.running_tenant();
         let latest = &mut self.accounts[tenant].latest;
@@ -95,7 +94,6 @@ impl World {
         self.clocks.fill(self.clock);
     }
 
-    /// Remove a translation from the TLBs of all threads.
     pub(in crate::tiering) fn flush_tlbs(&mut self, page: Page) {
         for tlb in &mut self.tlbs {
             tlb.flush(page.number());
@@ -196,8 +194,8 @@ impl World {
         let nodes = &self.hardware.nodes;
         let threads = self.running() as f64;
         let supplies = match demands.is_empty() {
-            // Before the first measurement, assume that each node serves all accesses, so that the load starts
-            // below the peak.
+            // Before the first measurement, assume that each node serves all accesses, so that the load
+            // starts below the peak.
             true => nodes.iter().map(|node| self.supply_alone(node)).collect(),
             false => balance(nodes, &demands, threads, self.load.away),
         };
