@@ -104,7 +104,8 @@ pub(crate) fn numa_run(
     })
 }
 
-/// Two guests in memory mode, each a trace, or without one uniform references to its `bytes`. Returns `{"rows", "options"}` as JSON text.
+/// Two guests in memory mode, each a trace, or without one uniform references to its `bytes`. Returns
+/// `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, traces, bytes, options, progress))]
 pub(crate) fn numa_pair(

@@ -51,8 +51,8 @@ impl Objects {
         }
     }
 
-    /// End hooks that still run by `SystemExit`, because the interpreter cannot exit before them. Call it after
-    /// all sockets are shut down.
+    /// End hooks that still run by `SystemExit`, because the interpreter cannot exit before them. Call it
+    /// after all sockets are shut down.
     pub(crate) fn end(&self, py: Python<'_>) {
         self.over.store(true, Ordering::Release);
         let began = Instant::now();

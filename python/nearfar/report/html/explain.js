@@ -1,4 +1,4 @@
-/* The icicle: program, library, function, line; what is chosen fills the width. */
+/* An icicle plot of program, library, function and line; the chosen block fills the width. */
 function setUpIcicle() {
   const holder = byId("icicle");
   if (!holder) return;
@@ -82,7 +82,7 @@ function setUpIcicle() {
     fit();
   }
 
-  /* A name that does not fit is left to the line below and to screen readers. */
+  /* Hide names that do not fit: the line below the plot and the ARIA labels have them. */
   function fit() {
     for (const one of holder.children) {
       one.classList.remove("narrow");

@@ -21,7 +21,7 @@ _SIGNS = {
 }
 #: Colours of ``report.STATES``, in both colour schemes.
 _COLOURS = (palette.OKABE_ITO["vermillion"], palette.OKABE_ITO["green"], "#8a8a8a")
-#: A single paper with at most this many rows is shown unfolded.
+#: The rows of a single paper are shown unfolded up to this number.
 _OPEN = 15
 
 
@@ -66,7 +66,7 @@ class ReproducePage(page.Page[Reproduced]):
 
 
 def _by_paper(rows: Sequence[declared.Row]) -> dict[str, list[declared.Row]]:
-    """Rows by paper: rows that do not hold first, and papers with most such rows first."""
+    """Rows by paper: rows that do not hold first, papers with most of these first."""
     found: dict[str, list[declared.Row]] = {}
     for row in sorted(rows, key=lambda row: list(report.STATES).index(row["holds"])):
         found.setdefault(row["paper"], []).append(row)
@@ -195,7 +195,7 @@ def _ratios(rows: Sequence[declared.Row]) -> charts.Drawn:
 
 
 def figure(content: Figure) -> charts.Drawn:
-    """The chart of a figure: its specification, points and curves."""
+    """The chart of a figure."""
     names = [series["name"] for series in content["series"]]
     pages = sorted({size for series in content["series"] for size, _ in series["points"]})
 
@@ -227,7 +227,7 @@ def _value_label(value: float, time: bool) -> str:
 
 def _numbers(figure: Figure) -> str:
     series = figure["series"]
-    # A curve has no point at page sizes of which the memory holds too few.
+    # A curve has no point at page sizes with too few frames.
     curves = [{size: value for size, value in curve["points"]} for curve in series]
     rows = [
         [

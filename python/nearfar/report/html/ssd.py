@@ -55,7 +55,7 @@ class SsdPage(page.Page[SsdResult]):
     scripts = ("common.js", "ssd.js")
 
     def __init__(self, result: SsdResult) -> None:
-        """Make the script's data for each row."""
+        """Write the headings and make the script's data."""
         super().__init__(result, result.run, len(result.rows))
         trace = page.name(result.run["trace"])
         self.heading = f"Wait for flash, or run something else? <code>{trace}</code>"

@@ -1,4 +1,4 @@
-"""The page of ``nearfar watch``: time against memory, and memory used against the window."""
+"""The page of ``nearfar watch``: time against memory, and working set against its window."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GLOSSARY = (
 
 
 class WatchPage(page.Page[WatchResult]):
-    """One answer."""
+    """The memory that one target needs."""
 
     title = "Memory in use - nearfar"
     kicker = "nearfar: watch"
