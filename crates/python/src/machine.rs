@@ -173,17 +173,17 @@ impl Machine {
         py.import("json")?.call_method1("loads", (self.to_json()?,))
     }
 
-    /// An error if the machine has no TLB or no DRAM.
+    /// Fails if the machine has no TLB or no DRAM.
     fn access_times(&self) -> PyResult<AccessTimes> {
         self.hardware().access_times().map(AccessTimes).map_err(raise)
     }
 
-    /// Names what the file lacks for processor times; None if it lacks nothing.
+    /// What the file lacks for processor times, as an error text; None if it lacks nothing.
     fn processor_lacks(&self) -> Option<String> {
         self.hardware().processor(None).err().map(|why| why.to_string())
     }
 
-    /// An error if the machine has no fault times.
+    /// Fails if the machine has no fault times.
     fn fault_times(&self) -> PyResult<FaultTimes> {
         let times = self.hardware().fault_times().map_err(raise)?;
         Ok(FaultTimes { fault_ns: times.fault_ns, zero_ns: times.zero_ns })

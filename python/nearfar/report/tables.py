@@ -278,7 +278,7 @@ def _regions(regions: Sequence[info_declared.RegionsRow]) -> Table:
 
 
 def _hot(parts: Sequence[info_declared.HotRow]) -> Table:
-    """The parts with most data references, and the function that makes them."""
+    """The parts with most data references, each with the function that makes most of them."""
     table = Table("Hot parts: pages with 8 times the data references of the average page")
     head = info_declared.HOT_ROWS.head
     table.add_column("addresses", overflow="fold", narrow=16, importance=KEY)

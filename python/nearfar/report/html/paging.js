@@ -87,8 +87,8 @@ function setUpRates(name, series) {
     };
   };
 
-  /* The axis covers all measured points, also hidden ones, so that it stays when a series is hidden.
-     Curves do not extend it, because a bad fit would compress the points. */
+  /* The axis covers all measured points, also hidden ones, so that it does not move. Curves do not
+     extend it, because a bad fit would compress the points. */
   const scale = () => {
     const values = points.map((p) => p.value).filter((v) => v > 0);
     const least = values.length ? Math.min(...values) : 1e-6;

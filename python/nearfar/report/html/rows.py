@@ -122,7 +122,6 @@ class RowsPage(page.Page[Result]):
         return text if " " in text else text.rpartition("/")[2]
 
     def _programs(self) -> dict[str, list[Row]]:
-        """The rows of each program."""
         found: dict[str, list[Row]] = {}
         for row in self.measured:
             found.setdefault(self._program(row), []).append(row)
@@ -169,7 +168,7 @@ class RowsPage(page.Page[Result]):
         )
 
     def _best(self) -> list[str]:
-        """The best row of each program."""
+        """A sentence on the best row of each program."""
         lines = []
         for name, rows in self._programs().items():
             best = self._best_row(rows)
