@@ -73,7 +73,7 @@ def advice(result: AdviseResult) -> RenderableType:
 
 
 def confidence_head(rows: Sequence[declared.Row]) -> str:
-    """The heading of the column of :func:`confidence`."""
+    """The head of the column of :func:`confidence`."""
     modelled = all(row["confidence"] is not None for row in rows)
     return declared.ROWS.head("confidence" if modelled else "gain_error")
 
@@ -92,8 +92,8 @@ def memory(row: declared.Row) -> str:
 def evaluation(found: Evaluation, limit: int = 10) -> RenderableType:
     """Regret by storage, and the worst rows.
 
-    ``median``, ``p95`` and ``worst`` are of the regret of the model's page; ``exceed``: rows above
-    the goal of the 95th percentile; ``papers``: rows that used the papers' forms; ``advised``: 95th
+    Columns: ``median``, ``p95``, ``worst``: regret of the model's page; ``exceed``: rows above the
+    goal of the 95th percentile; ``papers``: rows that used the papers' forms; ``advised``: 95th
     percentile of the regret of the advised page.
     """
     goal = f"{units.percent(found['goal_median'])} / {units.percent(found['goal_p95'])}"

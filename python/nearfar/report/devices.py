@@ -35,7 +35,7 @@ def view(result: DevicesResult) -> RenderableType:
 
 
 def cells(rows: Sequence[declared.Row]) -> tuple[list[str], list[list[str]]]:
-    """The headings of the table, and the cells of each device."""
+    """The heads of the table, and the cells of each device."""
     has_cost = any(row["cost"] is not None for row in rows)
     names = ["storage", "access", "total_ns", "slowdown", "device_reads", "needed_bytes",
              "device_bytes", *(["cost"] if has_cost else [])]  # fmt: skip

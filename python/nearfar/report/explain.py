@@ -75,7 +75,7 @@ def _spent(result: ExplainResult) -> Table:
 def term_cells(
     result: ExplainResult, terms: Sequence[declared.TermsRow]
 ) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells of the table of terms: times and shares, or times against 4 KiB pages."""
+    """Heads and cells of the table of terms: times and shares, or times against 4 KiB pages."""
     usual = result.run["usual_ns"] is not None
     names = ["term", "usual_ns", "ns", "saved_ns", "gain"] if usual else ["term", "ns", "share"]
     heads = declared.TERMS_ROWS.heads(*names)
@@ -87,7 +87,7 @@ def term_cells(
 def _with_kernel(
     terms: Sequence[declared.TermsRow], heads: list[str], cells: list[list[str]]
 ) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells, with a column for the kernel's share if it is known."""
+    """Heads and cells, with a column for the kernel's share if it is known."""
     shares = [term["kernel_share"] for term in terms]
     if all(share is None for share in shares):
         return heads, cells
@@ -188,7 +188,7 @@ def _places(
     head: str = "",
     addresses: Sequence[str] = (),
 ) -> Table:
-    """A table of regions or, with ``addresses`` in a first column headed ``head``, of places."""
+    """A table of regions or, with ``addresses`` in a first column of head ``head``, of places."""
     names = ("tlb_misses", "faults", "first_touches", "ns", "share", "name")
     rows = [
         [*addresses[number : number + 1], *cells]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import cycle, islice
 
-#: A grey visible on a light and on a dark page.
+#: A grey that shows on a light and on a dark page.
 GREY = "#8c8c8c"
 OKABE_ITO = {
     "blue": "#0072b2",

@@ -251,7 +251,7 @@ def labelled(pairs: Iterable[tuple[str, str]]) -> RenderableType:
 
 #: The maximum number of hot parts, and of tasks.
 _HOT: Final = 8
-#: The shown counts of a region.
+#: Counts of a region that are shown.
 RegionCount = Literal["records", "loads", "stores", "fetches", "pages"]
 REGION_COUNTS: Final[tuple[RegionCount, ...]] = get_args(RegionCount)
 

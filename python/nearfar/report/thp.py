@@ -47,7 +47,7 @@ def view(result: ThpResult) -> RenderableType:
 
 
 def cells(rows: Sequence[declared.Row]) -> tuple[list[str], list[list[str]]]:
-    """The headings of the table, and the cells of each policy."""
+    """The heads of the table, and the cells of each policy."""
     limited = rows[0].get("memory_bytes") is not None
     names = ["policy", *(name for name in _COLUMNS if limited or name not in _LIMITED)]
     return declared.ROWS.heads(*names), texts.cells(declared.ROWS, names, rows)
@@ -58,7 +58,7 @@ AREAS = "Areas: time that they save once memory is filled, and memory that they 
 
 
 def area_cells(result: ThpResult) -> tuple[list[str], list[list[str]]]:
-    """Headings of the table of areas, and cells of each area under all policies but the base."""
+    """Heads of the table of areas, and cells of each area under all policies but the base."""
     rows = []
     for policy in (row["policy"] for row in result.rows if row is not result.base):
         areas = [area for area in result.areas if area["policy"] == policy]

@@ -25,7 +25,7 @@ _LAST: Final = (
     "settable_page_bytes", "workload", "storage", "predicted_ns", "simulated_ns",
     "baseline_4k_ns", "regret",
 )  # fmt: skip
-#: Headings of the table of a curve, in the order of ``advise.js``.
+#: Heads of the table of a curve, in the order of ``advise.js``.
 _HEADS: Final = declared.CURVE_ROWS.heads(
     "page_bytes", "predicted_ns", "simulated_ns", "translation_ns", "data_ns", "fitted"
 )

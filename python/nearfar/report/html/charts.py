@@ -34,7 +34,7 @@ class Drawn(TypedDict, total=False):
     bars: Sequence[Datum]
     boxes: Sequence[Datum]
     marks: Sequence[Datum]
-    #: For scripts that need them: the number of series, and the headings of a table of the data.
+    #: The number of series, and the heads of a table of the data, for scripts that need them.
     series: int
     heads: Sequence[str]
 
@@ -146,7 +146,7 @@ def times(
 
     Args:
         pages: page sizes, as shown.
-        heads: the columns of the parts, from the bottom of a bar, and their headings.
+        heads: the columns of the parts, from the bottom of a bar, and their heads.
         colours: the colours of the parts; the page's by default.
     """
     import altair as alt

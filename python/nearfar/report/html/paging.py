@@ -165,7 +165,7 @@ class Cell(TypedDict):
 
 
 class Times(charts.Drawn):
-    """The chart of times, and the columns of its parts with their headings."""
+    """The chart of times, and the columns of its parts with their heads."""
 
     parts: list[tuple[str, str]]
 

@@ -21,7 +21,7 @@ _SIGNS = {
 }
 #: Colours of ``report.STATES``, in both colour schemes.
 _COLOURS = (palette.OKABE_ITO["vermillion"], palette.OKABE_ITO["green"], "#8a8a8a")
-#: The rows of a single paper are shown unfolded up to this number.
+#: A single paper with at most this many rows is shown unfolded.
 _OPEN = 15
 
 
