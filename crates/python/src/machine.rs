@@ -17,7 +17,6 @@ pub(crate) fn machine_builtin() -> Vec<(&'static str, &'static str)> {
     builtin().to_vec()
 }
 
-/// JSON Schema of a machine file.
 #[pyfunction]
 pub(crate) fn machine_schema() -> String {
     schema()

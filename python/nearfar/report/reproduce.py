@@ -58,7 +58,6 @@ def value(number: float | str | None) -> str:
 
 
 def _claims(of_paper: Claims) -> Text:
-    """What a paper got right, what not, and why it matters today."""
     text = Text(f"{papers.label(of_paper['paper'])}. ", style="bold")
     for word, statements in (("Right", of_paper["right"]), ("Wrong", of_paper["wrong"])):
         if statements:

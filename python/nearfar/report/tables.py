@@ -257,7 +257,6 @@ REGION_COUNTS: Final[tuple[RegionCount, ...]] = get_args(RegionCount)
 
 
 def _tasks(tasks: Sequence[Thread]) -> Table:
-    """The tasks of a virtual machine with most records."""
     table = Table("Tasks of the virtual machine: names and process numbers")
     table.add_column("task", overflow="fold", narrow=16, importance=KEY)
     table.add_columns(("records", "instructions"), justify="right")
@@ -278,7 +277,6 @@ def _regions(regions: Sequence[info_declared.RegionsRow]) -> Table:
 
 
 def _hot(parts: Sequence[info_declared.HotRow]) -> Table:
-    """The parts with most data references, each with the function that makes most of them."""
     table = Table("Hot parts: pages with 8 times the data references of the average page")
     head = info_declared.HOT_ROWS.head
     table.add_column("addresses", overflow="fold", narrow=16, importance=KEY)

@@ -64,7 +64,7 @@ impl Objects {
             let exit = PySystemExit::type_object_raw(py);
             // None at the first check, because most hooks end by themselves.
             for thread in threads.into_iter().filter(|_| check % POLLS_PER_EXIT == 1) {
-                // SAFETY: this thread holds the GIL, and `exit` is a class. A thread that runs no Python is not
+                // SAFETY: this thread holds the GIL, and `exit` is a class. Threads without Python are not
                 // affected.
                 unsafe { ffi::PyThreadState_SetAsyncExc(thread, exit.cast()) };
             }

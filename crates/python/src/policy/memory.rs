@@ -187,7 +187,6 @@ impl MemoryHandle {
     fn loaded_latency(&self, node: u8) -> PyResult<Option<f64>> {
         self.with(|mem| Some(mem.loaded_latency(Self::node(mem, node)?)?.ps() as f64 / 1e3))
     }
-    /// Number of tenants.
     fn tenants(&self) -> PyResult<u16> {
         self.with(|mem| mem.tenants())
     }
@@ -207,7 +206,6 @@ impl MemoryHandle {
             limit.map_or((0, 0), |limit| (limit.low, limit.max))
         })
     }
-    /// Number of nodes.
     fn nodes(&self) -> PyResult<u8> {
         self.with(|mem| mem.nodes())
     }
@@ -231,11 +229,9 @@ impl MemoryHandle {
     fn span(&self, page: u32) -> PyResult<u32> {
         self.look(page, 1, |mem, page| mem.span(page))
     }
-    /// The accessed bit.
     fn accessed(&self, page: u32) -> PyResult<bool> {
         self.look(page, false, |mem, page| mem.accessed(page))
     }
-    /// The dirty bit.
     fn dirty(&self, page: u32) -> PyResult<bool> {
         self.look(page, false, |mem, page| mem.dirty(page))
     }

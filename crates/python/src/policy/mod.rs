@@ -207,7 +207,6 @@ pub(crate) fn policy(
     layered(&declared, settings, mem, rule, |mem| PyPolicy::start(hooks, mem))
 }
 
-/// Store an exception, and return an error for it.
 pub(crate) fn store_exception(error: PyErr, raised: &Raised) -> Error {
     let text = error.to_string();
     raised.note(error);

@@ -149,7 +149,6 @@ def holds(rows: Sequence[declared.Row]) -> charts.Drawn:
 
 
 def _ratios(rows: Sequence[declared.Row]) -> charts.Drawn:
-    """The chart of our numbers divided by the published ones."""
     import altair as alt
 
     names = [papers.label(paper) for paper in _by_paper(rows)]

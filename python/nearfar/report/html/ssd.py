@@ -137,7 +137,6 @@ def _answers(result: SsdResult, faults: bool) -> list[str]:
 
 
 def _times(rows: Sequence[declared.Row]) -> charts.Drawn:
-    """The chart of time against DRAM, a line for each policy."""
     import altair as alt
 
     names = list(dict.fromkeys(units.clean(row["epf"]) for row in rows))

@@ -72,7 +72,6 @@ def curve(result: WatchResult) -> charts.Drawn:
 
 
 def _windows(points: Sequence[declared.WindowsRow]) -> charts.Drawn:
-    """The chart of working sets, a line for all memory and one for files."""
     import altair as alt
 
     x = alt.X(
