@@ -1,5 +1,4 @@
-//! Generates lists that embed `workloads/*.toml` and `papers/*/*.toml`, so that a new workload or paper is
-//! one new file.
+//! Generates lists that embed `workloads/*.toml` and `papers/*/*.toml`.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ fn main() {
     embed(&entries(&papers, Path::is_dir), "papers.rs", true);
 }
 
-/// The entries of `folder` for which `wanted` is true, sorted.
+/// The sorted paths in `folder` for which `wanted` is true.
 fn entries(folder: &Path, wanted: fn(&Path) -> bool) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)
         .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
@@ -24,8 +23,9 @@ fn entries(folder: &Path, wanted: fn(&Path) -> bool) -> Vec<PathBuf> {
     paths
 }
 
-/// Write `&[(name, text), ...]` of the folders' TOML files to `to`. If `nested`, names are `FOLDER/NAME`.
-fn embed(folders: &[PathBuf], to: &str, nested: bool) {
+/// Write `&[(name, text), ...]` of the folders' TOML files to `output` in `OUT_DIR`. If `nested`, names are
+/// `FOLDER/NAME`.
+fn embed(folders: &[PathBuf], output: &str, nested: bool) {
     let mut list = String::from("&[\n");
     for folder in folders {
         println!("cargo::rerun-if-changed={}", folder.display());
@@ -41,6 +41,6 @@ fn embed(folders: &[PathBuf], to: &str, nested: bool) {
         }
     }
     list.push(']');
-    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join(to);
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join(output);
     fs::write(&out, list).unwrap_or_else(|e| panic!("{}: {e}", out.display()));
 }

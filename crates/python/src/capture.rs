@@ -11,8 +11,8 @@ use pyo3::types::PyDict;
 use crate::raise;
 
 /// Capture a program. Returns the outcome as JSON. `progress` is called with the number of records about ten
-/// times a second. It or a signal handler ends the program by raising: a `KeyboardInterrupt` sends a signal
-/// (its `number`, or SIGINT); a second one, or any other exception, sends SIGKILL.
+/// times a second. If it or a signal handler raises `KeyboardInterrupt`, the program gets the signal of the
+/// exception's attribute `number`, or SIGINT. A second one, or any other exception, sends SIGKILL.
 #[pyfunction]
 #[pyo3(signature = (command, output, plugin, *, options, force, progress))]
 pub(crate) fn capture_run(
@@ -61,7 +61,7 @@ pub(crate) fn capture_run(
             })
         })
     });
-    // Ctrl-C is part of the outcome; any other exception is raised again.
+    // `KeyboardInterrupt` is part of the outcome; any other exception is raised again.
     if let Some(error) = raised {
         return Err(error);
     }
@@ -69,7 +69,7 @@ pub(crate) fn capture_run(
     serde_json::to_string(&outcome).map_err(unexpected)
 }
 
-/// The requirements of capturing and whether they are met, as JSON.
+/// The requirements for capturing, and whether each is met, as JSON.
 #[pyfunction]
 pub(crate) fn capture_probe(py: Python<'_>, plugin: PathBuf) -> PyResult<String> {
     let requirements = py.detach(|| probe(&plugin));

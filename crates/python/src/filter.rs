@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Write a view of a trace, filtered by the caches of a machine, as the trace `out`. Returns a description of
-/// its references. A view without a filter is not written.
+/// Write the references of a trace that miss the caches of a machine to the trace `out`. Returns a
+/// description of these references. The filter `none` writes nothing.
 #[pyfunction]
 #[pyo3(signature = (trace, out, machine, *, filter, progress))]
 pub(crate) fn filter_view(

@@ -6,7 +6,6 @@ use nearfar_trace::generate::{Request, generate};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Generate a trace folder.
 #[pyfunction]
 #[pyo3(signature = (out, *, options, force, progress))]
 pub(crate) fn generate_trace(

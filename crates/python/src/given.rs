@@ -29,7 +29,7 @@ fn to_given(value: &Bound<'_, PyAny>) -> PyResult<Given> {
         return Ok(Given::Flag(flag.is_true()));
     }
     if value.is_instance_of::<PyInt>() {
-        // A number that is too large is passed as text, which every grammar refuses.
+        // A number beyond i128 becomes text, which every grammar refuses.
         return Ok(value.extract().map_or(Given::Text(value.str()?.to_string()), Given::Whole));
     }
     if value.is_instance_of::<PyFloat>() {

@@ -6,7 +6,6 @@ use nearfar_trace::import::{self, Options, Request};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Import a file into a trace folder.
 #[pyfunction]
 #[pyo3(signature = (source, out, *, options, force, progress))]
 pub(crate) fn import_trace(

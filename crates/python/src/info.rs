@@ -10,15 +10,15 @@ use serde::Serialize;
 
 use crate::raise;
 
-/// `trace.json` of a trace as JSON text, checked against itself and the footers of the trace's parts.
+/// `trace.json` of a trace as JSON text, checked for consistency and against the footers of the parts.
 #[pyfunction]
 pub(crate) fn trace_open(py: Python<'_>, trace: PathBuf) -> PyResult<String> {
     py.detach(|| to_json(Reader::open_sample(&trace)?.info())).map_err(raise)
 }
 
-/// JSON texts: a summary of a trace, its heat map if requested, and, with the option `verify`, the files of
-/// `whole`, the trace that `trace` is a view of. A trace that holds a sample of pages is refused unless
-/// `sample` is true; counts are then those of its records.
+/// Returns JSON texts: the summary of `trace`, its heat map if requested, and, with the option `verify`, the
+/// verified files of `whole`, the trace of which `trace` is a view. A trace of sampled pages is refused
+/// unless `sample` is true; its counts are not scaled up.
 #[pyfunction]
 #[pyo3(signature = (trace, whole, *, options, heat_map, sample, progress))]
 pub(crate) fn info_summarize(

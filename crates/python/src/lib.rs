@@ -1,7 +1,5 @@
 //! `nearfar._engine`: the Python module of the engine. Every function only converts its arguments, releases
 //! the GIL and calls a crate. Results are JSON text or plain values.
-//!
-//! One file per area; the module `_engine` below exports their functions and classes.
 
 mod capture;
 mod export;
@@ -31,13 +29,13 @@ mod workload;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
-// Row groups are decoded and encoded through buffers of megabytes. The system's allocator would return them
-// to the kernel and allocate them again each time, which takes a fifth of a capture's processor time.
+// The system's allocator would return the megabyte buffers of each row group to the kernel and request them
+// again, which takes a fifth of a capture's processor time.
 #[global_allocator]
 static ALLOCATOR: memory::Allocator = memory::Allocator(mimalloc::MiMalloc);
 
-/// A nearfar error as `nearfar.errors.NearfarError`, which carries its exit code; a run that was
-/// cancelled as `KeyboardInterrupt`.
+/// The Python exception of an error: `KeyboardInterrupt` for a cancelled run, else
+/// `nearfar.errors.NearfarError` with its exit code.
 pub(crate) fn raise(error: nearfar_trace::Error) -> PyErr {
     if error.kind() == nearfar_trace::ErrorKind::Cancelled {
         return PyKeyboardInterrupt::new_err(());

@@ -22,7 +22,7 @@ use crate::raise;
 /// A policy that is not built in: its name, and a callable that returns a policy object.
 type CustomPolicy = (String, Py<PyAny>);
 
-/// Read the options. `resident`, the bytes of the program's resident set, resolves a percentage.
+/// Read the options. `resident`, the program's peak resident set in bytes, resolves a percentage as `fast`.
 fn read(options: &Bound<'_, PyDict>, resident: Option<u64>) -> PyResult<RunOptions> {
     let request: RunOptions = crate::given::read(options)?;
     resident.map_or(Ok(request.clone()), |resident| request.resolved(resident)).map_err(raise)
@@ -62,11 +62,13 @@ fn result_json(request: &RunOptions, setup: &Setup, summary: &Summary) -> String
     result.to_string()
 }
 
-/// Run a program. Returns `{"summary", "options", "setup"}` as JSON: the result, the options as read, and the
-/// sizes that follow from them. `progress` is called a few times a second with the result so far, and kills
-/// the run by raising. `policy`: a name and a callable that returns an object (`nearfar.tiering.Policy`), in
-/// place of the option; each process has an object, called in its own thread. `resident`: bytes of the
-/// program's peak resident set, for a percentage as fast memory.
+/// Run a program. Returns `{"summary", "options", "setup"}` as JSON: the result, the parsed options, and the
+/// sizes and far latency that follow from them. `progress` is called a few times a second with the summary so
+/// far as JSON; an exception kills the run.
+///
+/// `policy` replaces the option `policy`: its callable makes a `nearfar.tiering.Policy` for each process of
+/// the program, which is called in a thread of its own. `resident`: the program's peak resident set in bytes,
+/// if `fast` is a percentage.
 #[pyfunction]
 #[pyo3(signature = (command, library, *, options, knobs, progress, policy=None, resident=None))]
 #[allow(clippy::too_many_arguments)]
@@ -105,8 +107,8 @@ pub(crate) fn live_run(
     }
 }
 
-/// Raise the errors that [`live_run`] would raise for these arguments, without running anything: used before
-/// the program is run alone to measure it. A percentage as fast memory is taken as the minimum.
+/// Raise the errors that [`live_run`] would raise for these arguments, without running anything. A percentage
+/// as `fast` counts as the minimum, because the peak resident set is not yet measured.
 #[pyfunction]
 #[pyo3(signature = (command, *, options, knobs, policy=None))]
 pub(crate) fn live_check(
@@ -121,13 +123,13 @@ pub(crate) fn live_check(
     py.detach(|| program::check_all(&setup, command)).map(|_| ()).map_err(raise)
 }
 
-/// Raise an error if userfaultfd is not available as `nearfar run` needs it.
+/// Raise an error if userfaultfd lacks what `nearfar run` needs.
 #[pyfunction]
 pub(crate) fn live_probe() -> PyResult<()> {
     nearfar_live::linux::Linux::open(1).map(|_| ()).map_err(raise)
 }
 
-/// Current runs: launchers and their command lines.
+/// Current runs: process number of the launcher, and command line.
 #[pyfunction]
 pub(crate) fn live_runs(py: Python<'_>) -> Vec<(u32, String)> {
     py.detach(Watched::all)
@@ -136,11 +138,11 @@ pub(crate) fn live_runs(py: Python<'_>) -> Vec<(u32, String)> {
 /// Names and meanings of the counters.
 #[pyfunction]
 pub(crate) fn live_counters() -> Vec<(&'static str, String)> {
-    let what = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    Counters::NAMES.iter().map(|(name, text)| (*name, what(text))).collect()
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    Counters::NAMES.iter().map(|(name, text)| (*name, one_line(text))).collect()
 }
 
-/// A current run: of the launcher or managed program `pid`, or the only run.
+/// A current run: that of the launcher or managed process `pid`, or the only one.
 #[pyclass]
 pub(crate) struct LiveWatch(Watched);
 
@@ -151,7 +153,6 @@ impl LiveWatch {
         py.detach(|| Watched::find(pid)).map(Self).map_err(raise)
     }
 
-    /// Whether the run is over.
     fn is_over(&self) -> bool {
         self.0.is_over()
     }

@@ -1,4 +1,4 @@
-//! Machine descriptions, for `nearfar/machine.py`. A machine is read once and passed as a handle.
+//! Handles of machine descriptions, for `nearfar/machine.py`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +17,6 @@ pub(crate) fn machine_builtin() -> Vec<(&'static str, &'static str)> {
     builtin().to_vec()
 }
 
-/// JSON Schema of a machine file.
 #[pyfunction]
 pub(crate) fn machine_schema() -> String {
     schema()
@@ -48,13 +47,13 @@ impl AccessTimes {
         self.0.stlb_ns
     }
 
-    /// Translation time (T_A) for each pair of rates per reference: page walks and second-level TLB hits.
+    /// Translation time (T_A), for each pair of page walks and second-level TLB hits per reference.
     fn translation_ns(&self, walk_rates: Vec<f64>, second_hit_rates: Vec<f64>) -> Vec<f64> {
         let rates = walk_rates.into_iter().zip(second_hit_rates);
         rates.map(|(walks, hits)| self.0.translation_ns(walks, hits)).collect()
     }
 
-    /// Time of data access (T_D) for each page fault rate per reference and time to read a page.
+    /// Time of data access (T_D), for each pair of page faults per reference and time to read a page.
     fn data_ns(&self, fault_rates: Vec<f64>, io_ns: Vec<f64>) -> Vec<f64> {
         let rates = fault_rates.into_iter().zip(io_ns);
         rates.map(|(faults, ns)| self.0.data_ns(faults, ns)).collect()
@@ -97,7 +96,7 @@ impl Machine {
 
 #[pymethods]
 impl Machine {
-    /// Load by path or by name (from `search`, then built in).
+    /// Load by path or name; a name is looked up in the folder `search`, then among the built-in machines.
     #[classmethod]
     fn load(_: &Bound<'_, PyType>, path_or_name: &str, search: PathBuf) -> PyResult<Self> {
         wrap(MachineFile::load(path_or_name, &search))
@@ -125,13 +124,12 @@ impl Machine {
         wrap(self.0.with_storage_of(&other.0, name))
     }
 
-    /// Its name: the file name without extension.
+    /// The file name without extension.
     #[getter]
     fn name(&self) -> &str {
         &self.hardware().name
     }
 
-    /// Its description in words.
     #[getter]
     fn description(&self) -> &str {
         &self.hardware().description
@@ -144,7 +142,7 @@ impl Machine {
         Ok(storages.into_iter().map(|storage| (storage.name, storage.kind)).collect())
     }
 
-    /// Values that override the file's: key and value.
+    /// Keys and values that override the file's.
     #[getter]
     fn set_values(&self) -> Vec<(String, String)> {
         self.0.set.clone()
@@ -174,17 +172,17 @@ impl Machine {
         py.import("json")?.call_method1("loads", (self.to_json()?,))
     }
 
-    /// Times of one reference; an error if the machine has no TLB or no DRAM.
+    /// Fails if the machine has no TLB or no DRAM.
     fn access_times(&self) -> PyResult<AccessTimes> {
         self.hardware().access_times().map(AccessTimes).map_err(raise)
     }
 
-    /// The error that names what its file lacks for processor times; None if it has them.
+    /// What the file lacks for processor times, as an error text; None if it lacks nothing.
     fn processor_lacks(&self) -> Option<String> {
         self.hardware().processor(None).err().map(|why| why.to_string())
     }
 
-    /// Times of the kernel for a fault; an error if the machine has none.
+    /// Fails if the machine has no fault times.
     fn fault_times(&self) -> PyResult<FaultTimes> {
         let times = self.hardware().fault_times().map_err(raise)?;
         Ok(FaultTimes { fault_ns: times.fault_ns, zero_ns: times.zero_ns })
@@ -196,8 +194,7 @@ impl Machine {
         Ok(page_bytes.into_iter().map(|bytes| storage.io_ns(bytes)).collect())
     }
 
-    /// Nanoseconds to read a page of each size from the disk that holds files: the storage itself, unless
-    /// that is compressed memory.
+    /// As `io_ns`, from the disk that holds files: the storage itself, unless that is compressed memory.
     fn file_ns(&self, storage: &str, page_bytes: Vec<u64>) -> PyResult<Vec<f64>> {
         let storage = self.hardware().storage(storage).map_err(raise)?;
         Ok(page_bytes.into_iter().map(|bytes| storage.files().io_ns(bytes)).collect())
@@ -220,7 +217,7 @@ impl Machine {
         hasher.finish()
     }
 
-    /// For pickle: [`machine_restore`] needs no file.
+    /// For pickle.
     #[allow(clippy::type_complexity)]
     fn __reduce__<'py>(
         &self,
@@ -231,12 +228,11 @@ impl Machine {
     }
 }
 
-/// The handle of a machine, or the exception of its error.
 fn wrap(file: nearfar_trace::Result<MachineFile>) -> PyResult<Machine> {
     file.map(|file| Machine(Arc::new(file))).map_err(raise)
 }
 
-/// Restore a pickled machine: `text` already contains the values of `set`.
+/// Restore a pickled machine without its file: `text` already contains the values of `set`.
 #[pyfunction]
 pub(crate) fn machine_restore(
     place: &str,

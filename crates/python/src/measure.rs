@@ -31,7 +31,7 @@ fn access(name: &str) -> Result<Access> {
     }
 }
 
-/// The work of a program between two faults.
+/// Work between two faults that displaces cached data and code, as a program does.
 #[pyclass(module = "nearfar._engine")]
 pub(crate) struct ProgramWork(nearfar_measure::Work);
 
@@ -43,7 +43,8 @@ impl ProgramWork {
     }
 }
 
-/// Memory, untouched at first, that is unmapped with the object.
+/// Anonymous memory on the memory node `node`, or where the kernel chooses. Untouched at first, unmapped with
+/// the object.
 #[pyclass(module = "nearfar._engine")]
 pub(crate) struct MappedMemory(nearfar_measure::Mapping);
 
@@ -57,8 +58,8 @@ impl MappedMemory {
             .map_err(raise)
     }
 
-    /// Write one byte in every `step`, with a part of `work` between two writes. Returns the nanoseconds of
-    /// the writes, and the number of minor faults.
+    /// Write one byte in every `step`, with a part of `work` after each write. Returns processor time in
+    /// nanoseconds, and minor faults. With `work`, the time is the excess over that with resident pages.
     #[pyo3(signature = (step, work=None))]
     fn write(&mut self, py: Python<'_>, step: usize, work: Option<&mut ProgramWork>) -> (f64, u64) {
         let work = work.map(|work| &mut work.0);
@@ -74,7 +75,7 @@ impl MappedMemory {
         (touched.ns, touched.faults)
     }
 
-    /// Fill it with words, every other one random.
+    /// Fill it with words, every other one random, so that it compresses to about half.
     fn fill(&mut self, py: Python<'_>) {
         py.detach(|| self.0.fill());
     }
@@ -91,7 +92,7 @@ impl MappedMemory {
     }
 }
 
-/// Chains of dependent loads.
+/// Chains of dependent loads through memory; arguments as in [`Layout`].
 #[pyclass(module = "nearfar._engine")]
 pub(crate) struct Chase(nearfar_measure::Chase);
 
@@ -123,19 +124,19 @@ impl Chase {
         self.0.loads()
     }
 
-    /// Nanoseconds per load, for `batches` batches of `loads` each.
+    /// Nanoseconds per load, for `batches` batches of about `loads` each.
     fn times(&mut self, py: Python<'_>, loads: usize, batches: usize) -> Vec<f64> {
         py.detach(|| self.0.times(loads, batches))
     }
 }
 
-/// Nanoseconds per cycle, for each of `batches`.
+/// Nanoseconds per processor cycle, for each of `batches`.
 #[pyfunction]
 pub(crate) fn measure_cycles(py: Python<'_>, rounds: usize, batches: usize) -> Vec<f64> {
     py.detach(|| nearfar_measure::cycle_times(rounds, batches))
 }
 
-/// Bytes per second of all of `cpus` together, for each of `rounds`.
+/// Bytes per second of all `cpus` together, for each of `rounds`. Each processor accesses `bytes` of its own.
 #[pyfunction]
 #[pyo3(signature = (access, cpus, *, bytes, node, rounds))]
 pub(crate) fn measure_bandwidth(
@@ -150,7 +151,7 @@ pub(crate) fn measure_bandwidth(
     py.detach(|| nearfar_measure::bandwidth(access, &cpus, bytes, node, rounds)).map_err(raise)
 }
 
-/// Nanoseconds of a switch between two threads on `cpu`, for each of `batches`.
+/// Nanoseconds of a switch between two threads on `cpu`, for each of `batches` of `rounds` round trips.
 #[pyfunction]
 pub(crate) fn measure_switches(
     py: Python<'_>,
@@ -161,7 +162,7 @@ pub(crate) fn measure_switches(
     py.detach(|| nearfar_measure::switch_times(cpu, rounds, batches)).map_err(raise)
 }
 
-/// Nanoseconds of each of `count` requests at random offsets below `span` of an open file.
+/// Nanoseconds of each of `count` requests of `bytes`, at random offsets below `span` bytes of an open file.
 #[pyfunction]
 #[pyo3(signature = (file, access, *, bytes, span, count))]
 pub(crate) fn measure_requests(

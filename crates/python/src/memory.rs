@@ -1,5 +1,5 @@
-//! The allocator. When the system has no memory left, it prints one line and exits with code 2; Rust would
-//! abort with a signal.
+//! A global allocator that, out of memory, prints one line and exits with code 2. Rust would abort with a
+//! signal.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::io::Write;
@@ -44,21 +44,21 @@ fn checked(memory: *mut u8, bytes: usize) -> *mut u8 {
 fn exhausted(bytes: usize) -> ! {
     static PRINTED: AtomicBool = AtomicBool::new(false);
     if PRINTED.swap(true, Ordering::Relaxed) {
-        // Another thread prints its line and ends the process.
+        // Another thread prints the line and ends the process.
         loop {
             // SAFETY: waits for a signal, and does not allocate.
             unsafe { libc::pause() };
         }
     }
     let mut line = [0u8; 160];
-    let mut rest = &mut line[..];
+    let mut unwritten = &mut line[..];
     // This must not allocate.
     let _ = writeln!(
-        rest,
+        unwritten,
         "nearfar: error: memory: cannot allocate {bytes} bytes; free some memory, or raise the process limit \
          (`ulimit -v`)"
     );
-    let length = 160 - rest.len();
+    let length = 160 - unwritten.len();
     // SAFETY: `line` has at least `length` bytes; neither call allocates.
     unsafe {
         libc::write(2, line.as_ptr().cast(), length);

@@ -22,8 +22,8 @@ use crate::raise;
 #[pyfunction]
 pub(crate) fn numa_topology(machine: &Machine) -> PyResult<String> {
     let topology = machine.hardware().topology().map_err(raise)?;
-    let shown: Vec<usize> = (0..topology.nodes.len()).collect();
-    // Nodes of other memory than DRAM are added after boot.
+    let all_nodes: Vec<usize> = (0..topology.nodes.len()).collect();
+    // Linux adds nodes that are not DRAM after boot, and then rebuilds the fallback orders.
     let added = topology.nodes.iter().any(|node| node.kind != NodeKind::Dram);
     let nodes: Vec<_> = topology
         .nodes
@@ -48,12 +48,12 @@ pub(crate) fn numa_topology(machine: &Machine) -> PyResult<String> {
         "nodes": nodes,
         "distances": topology.distances,
         "modes": modes(None, &topology).iter().map(|mode| mode.name()).collect::<Vec<_>>(),
-        "fallback": fallback_orders(&topology.distances, &topology.cpus, &shown, added),
+        "fallback": fallback_orders(&topology.distances, &topology.cpus, &all_nodes, added),
     });
     Ok(result.to_string())
 }
 
-/// Allocations of every size under every mode. Returns `{"rows", "options"}` as JSON text.
+/// Allocations of each requested size in each mode. Returns `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, options))]
 pub(crate) fn numa_alloc(machine: &Machine, options: &Bound<'_, PyDict>) -> PyResult<String> {
@@ -69,7 +69,7 @@ pub(crate) fn numa_alloc(machine: &Machine, options: &Bound<'_, PyDict>) -> PyRe
     Ok(json!({ "rows": rows, "options": request.plain() }).to_string())
 }
 
-/// A trace, or a stream of `bytes`, under every mode. Returns `{"rows", "options"}` as JSON text.
+/// A trace, or without one a stream over `bytes`, in each mode. Returns `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, trace, bytes, options, progress))]
 pub(crate) fn numa_run(
@@ -104,7 +104,8 @@ pub(crate) fn numa_run(
     })
 }
 
-/// Two guests in memory mode, each a trace or bytes. Returns `{"rows", "options"}` as JSON text.
+/// Two guests in memory mode, each a trace, or without one uniform references to its `bytes`. Returns
+/// `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, traces, bytes, options, progress))]
 pub(crate) fn numa_pair(
@@ -142,7 +143,7 @@ pub(crate) fn numa_pair(
     })
 }
 
-/// The options of a plan as read, as JSON text.
+/// The parsed options of a plan, as JSON text.
 #[pyfunction]
 #[pyo3(signature = (*, options))]
 pub(crate) fn numa_plan(options: &Bound<'_, PyDict>) -> PyResult<String> {
@@ -150,7 +151,8 @@ pub(crate) fn numa_plan(options: &Bound<'_, PyDict>) -> PyResult<String> {
     Ok(json!(request.plain()).to_string())
 }
 
-/// Weights in proportion to bandwidth, for nodes seen from `origin`.
+/// Interleaving weights of `nodes`, in proportion to their bandwidth for cores of node `origin` (None: the
+/// first node with cores). `writes`: share of the bytes that is stored.
 #[pyfunction]
 #[pyo3(signature = (machine, *, nodes, origin, writes))]
 pub(crate) fn numa_weights(

@@ -26,7 +26,7 @@ pub(crate) fn output_check(
     request.check().map(drop).map_err(raise)
 }
 
-/// A claimed path: a file, or a folder with a file named ``holds``.
+/// A claimed path: a folder with a file named ``holds``, or a file if that is None.
 #[pyclass]
 pub(crate) struct Output(Option<output::Output>);
 
@@ -47,7 +47,7 @@ impl Output {
             .map_err(raise)
     }
 
-    /// The temporary path to write to.
+    /// The path to write to; None after `commit` or `discard`.
     #[getter]
     fn temporary(&self) -> Option<PathBuf> {
         self.0.as_ref().map(|output| output.temporary().to_owned())

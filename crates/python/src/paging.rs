@@ -27,11 +27,15 @@ fn study(
     study.map_err(raise)
 }
 
-/// Run the study on each machine; returns `{"rows": [...], "records", "footprint_bytes", "lifetimes",
-/// "peak_resident_bytes", "left_out", "too_few_frames", "options"}` as JSON text: the parsed options, the peak
-/// resident set if memory sizes are fractions of it, the page sizes with too few sampled pages, each with its
-/// minimum rate, and the page and memory sizes that were not simulated, because the memory has too few
-/// frames.
+/// Run the study on each machine. Returns JSON text:
+///
+/// - `rows`, `records`, `footprint_bytes`
+/// - `lifetimes`: whether pages have lifetimes
+/// - `peak_resident_bytes`: null unless memory sizes are fractions of it
+/// - `left_out`: page sizes that a sampled trace does not support, each with the least memory in bytes that
+///   would hold all its pages; null if none suffices
+/// - `too_few_frames`: page and memory sizes not simulated, because the memory has too few frames
+/// - `options`: as parsed
 #[pyfunction]
 #[pyo3(signature = (trace, machines, *, options, progress))]
 pub(crate) fn paging(
@@ -47,8 +51,8 @@ pub(crate) fn paging(
     })
 }
 
-/// Check the options without running the study; returns `{"options", "page_sizes"}` as JSON text: the parsed
-/// options and the page sizes in bytes.
+/// Check the options without running the study. Returns `{"options", "page_sizes"}` as JSON text: the parsed
+/// options, and the page sizes in bytes.
 #[pyfunction]
 #[pyo3(signature = (machines, *, options))]
 pub(crate) fn paging_options(
@@ -68,9 +72,9 @@ pub(crate) fn explain_options(options: &Bound<'_, PyDict>) -> PyResult<String> {
     Ok(serde_json::Value::Object(request.plain()).to_string())
 }
 
-/// Where the misses of the first page size and memory size of `options` come from; returns
-/// `{"lifetimes", "total", "regions", "ranges", "sites"}` as JSON text. With `on`, a machine and page
-/// sizes, it returns a list with one result per page size, whose TLB misses are the processor's.
+/// Where TLB misses and page faults come from, at the first page size and memory size of `options`. Returns
+/// `{"lifetimes", "total", "regions", "ranges", "sites"}` as JSON text. With `on`, a machine and page sizes,
+/// returns a list with one such result per page size; TLB misses are then those of the machine's TLB.
 #[pyfunction]
 #[pyo3(signature = (trace, *, options, progress, on=None))]
 pub(crate) fn paging_explain(

@@ -1,4 +1,4 @@
-//! Long runs: Ctrl-C stops them, and a callable may watch their progress.
+//! Long runs, which Ctrl-C stops and whose progress is reported to a Python callable.
 
 use nearfar_trace::{Error, Result};
 use pyo3::prelude::*;
@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 /// Called from time to time with the work done so far.
 type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
-/// Run `work` without the GIL. Its argument calls `progress`, if there is one, and checks for signals. An
-/// exception there cancels the run and is raised instead of returning a result.
+/// Run `work` without the GIL. Its argument checks for signals and calls `progress`. An exception of either
+/// cancels the run and is returned.
 pub(crate) fn run<T: Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,

@@ -1,10 +1,9 @@
-//! The declarations of options, rows and registries, for `make declared`.
+//! The declarations of options, rows and registries as JSON text, for `make declared`.
 
 use nearfar_schema::command;
 use nearfar_study::declared;
 use pyo3::prelude::*;
 
-/// Every declaration as JSON text.
 #[pyfunction]
 pub(crate) fn schema() -> String {
     let commands = declared::COMMANDS

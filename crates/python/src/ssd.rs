@@ -12,7 +12,7 @@ use crate::machine::Machine;
 use crate::raise;
 
 /// Run the study. Returns `{"rows": [...], "details": [...], "options"}` as JSON text: rows and details in
-/// the same order, the options as read.
+/// the same order, and the parsed options.
 #[pyfunction]
 #[pyo3(signature = (trace, machine, *, options, progress))]
 pub(crate) fn ssd(

@@ -13,8 +13,8 @@ pub(crate) fn elf_build_id(py: Python<'_>, file: PathBuf) -> PyResult<Option<Str
     py.detach(|| build_id(&file)).map_err(raise)
 }
 
-/// The symbols at offsets of an ELF file, whose debug information may be in another file: `[{"function",
-/// "start", "file", "line"}, ...]` as JSON text.
+/// The symbols at offsets of an ELF file: `[{"function", "start", "file", "line"}, ...]` as JSON text.
+/// `debug`: a separate file with its debug information.
 #[pyfunction]
 #[pyo3(signature = (image, offsets, *, debug))]
 pub(crate) fn elf_names(
@@ -27,7 +27,7 @@ pub(crate) fn elf_names(
     Ok(serde_json::json!(names).to_string())
 }
 
-/// The functions at addresses, from a perf map.
+/// The functions at addresses, from a perf map (`/tmp/perf-PID.map`).
 #[pyfunction]
 pub(crate) fn perf_names(
     py: Python<'_>,

@@ -11,8 +11,9 @@ use pyo3::types::PyDict;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Run the study. Returns `{"rows", "points", "areas", "lifetimes", "options"}` as JSON text:
-/// `lifetimes` is whether the trace records mappings.
+/// Run the study. Returns `{"rows", "points", "areas", "lifetimes", "options"}` as JSON text. `points`:
+/// memory over time. `areas`: empty without the option `by_area`. `lifetimes`: whether the trace records
+/// mappings.
 #[pyfunction]
 #[pyo3(signature = (trace, machine, *, options, progress))]
 pub(crate) fn thp(

@@ -15,7 +15,7 @@ use crate::machine::Machine;
 use crate::policy::{Raised, policy, store_exception};
 use crate::raise;
 
-/// Policies as JSON text: `[{"name", "what", "follows", "leaves_out", "not_for", "foresees",
+/// Policies as JSON text: `[{"name", "what", "follows", "leaves_out", "not_for", "foresees", "refused_live",
 /// "knobs": [{"name", "kind", "default", "what", "source"}]}]`.
 #[pyfunction]
 pub(crate) fn tiering_policies() -> String {
@@ -37,7 +37,7 @@ pub(crate) fn tiering_policies() -> String {
     serde_json::Value::Array(policies.collect()).to_string()
 }
 
-/// The error of a policy that cannot run with a real program (`nearfar run`), whatever the far tier.
+/// The error of a policy that cannot manage a real program (`nearfar run`) with any far tier; None if it can.
 fn refused_live(policy: &str) -> Option<String> {
     let settings = Settings { scale: 1.0, ..Settings::default() };
     nearfar_live::options::check_policy(policy, &settings, true)
@@ -45,14 +45,14 @@ fn refused_live(policy: &str) -> Option<String> {
         .map(|error| error.to_string())
 }
 
-/// A policy to run: its label, a built-in name or an object (`nearfar.tiering.Policy`), and knobs.
+/// A policy to run: label, built-in name or callable that makes a `nearfar.tiering.Policy`, and knobs.
 type PolicyArgument = (String, Option<String>, Option<Py<PyAny>>, BTreeMap<String, String>);
 
-/// Run the study; returns `{"rows", "series", "footprint_bytes", "peak_resident_bytes" (null if pages
-/// have no lifetimes), "node_bytes", "nodes", "options"}` as JSON text.
+/// Run the study. Returns `{"rows", "series", "footprint_bytes", "peak_resident_bytes", "policy_scale",
+/// "nodes", "node_bytes", "options"}` as JSON text. `peak_resident_bytes` is null if pages have no lifetimes.
 ///
-/// With `traces`, the option `workload` only names them in results. `policy_scale` shrinks the
-/// policies' times and sizes. With an object among the policies everything runs in this thread.
+/// With `traces`, the option `workload` only names them in results. `policy_scale` multiplies the policies'
+/// times and sizes; None derives it from the programs. With a Python policy, everything runs in this thread.
 #[pyfunction]
 #[pyo3(signature = (machine, *, policies, traces, policy_scale, options, progress))]
 #[allow(clippy::too_many_arguments)]
@@ -77,7 +77,7 @@ pub(crate) fn tiering_run(
     let work = move |on_progress: &mut dyn FnMut(u64) -> nearfar_trace::Result<()>| {
         let programs = request.prepare(&traces, on_progress)?;
         let scale = policy_scale.unwrap_or_else(|| request.policy_scale(&programs));
-        // With several sizes of fast memory, `node_bytes` has the last one.
+        // With several sizes of fast memory, `node_bytes` is of the last.
         let frames = match options.fast_sizes().last() {
             Some(fast) => options.frames(resident(&programs), *fast)?,
             None => Vec::new(),
@@ -95,9 +95,9 @@ pub(crate) fn tiering_run(
             let make_policy: nearfar_study::tiering::run::Make<'static> = Box::new(move |mem| {
                 match (&name, &object) {
                     (Some(name), _) => make(name, &settings, mem),
-                    (None, Some(class)) => Python::attach(|py| {
-                        // Each run has its own object, which the class or another callable makes.
-                        class
+                    (None, Some(constructor)) => Python::attach(|py| {
+                        // Each run has its own object.
+                        constructor
                             .bind(py)
                             .call0()
                             .map_err(|error| store_exception(error, &raised))

@@ -1,5 +1,5 @@
-//! The grammar of sizes, times and shares, for `nearfar/sizes.py`. `place` is the source of the text, such as
-//! an option; errors begin with it.
+//! Parsers of sizes, times and shares, for `nearfar/sizes.py`. Errors begin with `place`, the source of the
+//! text, such as an option.
 
 use nearfar_kernel::thp::Policy;
 use nearfar_schema::units::{self, MemorySize};
@@ -8,31 +8,29 @@ use pyo3::prelude::*;
 
 use crate::raise;
 
-/// Bytes of a size.
 #[pyfunction]
 pub(crate) fn parse_bytes(text: &str, place: &str) -> PyResult<u64> {
     at(place, units::parse_bytes(text))
 }
 
-/// Nanoseconds of a time.
 #[pyfunction]
 pub(crate) fn parse_nanoseconds(text: &str, place: &str) -> PyResult<u64> {
     at(place, units::parse_nanoseconds(text))
 }
 
-/// `count` shares of a whole.
+/// `count` shares from 0 to 1.
 #[pyfunction]
 pub(crate) fn parse_shares(text: &str, place: &str, count: usize) -> PyResult<Vec<f64>> {
     at(place, units::parse_shares(text, count))
 }
 
-/// Page sizes of a list, bytes.
+/// A list of page sizes, in bytes.
 #[pyfunction]
 pub(crate) fn parse_page_sizes(text: &str, place: &str) -> PyResult<Vec<u64>> {
     at(place, units::parse_page_sizes(text))
 }
 
-/// Memory sizes of a list: each a fraction or bytes.
+/// A list of memory sizes: each a fraction, or bytes.
 #[pyfunction]
 pub(crate) fn parse_memory(text: &str, place: &str) -> PyResult<Vec<(Option<f64>, Option<u64>)>> {
     let sizes = at(place, units::parse_memory(text))?.into_iter().map(|size| match size {
@@ -42,7 +40,7 @@ pub(crate) fn parse_memory(text: &str, place: &str) -> PyResult<Vec<(Option<f64>
     Ok(sizes.collect())
 }
 
-/// The page sizes of a setting of huge pages, bytes, and where each is used.
+/// The page sizes of a huge page policy, in bytes, each with the content of its file `enabled`.
 #[pyfunction]
 pub(crate) fn parse_policy(text: &str, place: &str) -> PyResult<Vec<(u64, &'static str)>> {
     Ok(at(place, Policy::parse(text))?.words().collect())

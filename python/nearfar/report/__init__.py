@@ -1,7 +1,4 @@
-"""Tables, terminal plots and self-contained HTML pages.
-
-:func:`report` draws a folder of results as the page of its study.
-"""
+"""Results as tables, terminal plots and self-contained HTML pages."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ def _page(name: str, result: Result, rows: str) -> str:
 
     try:
         return result.html()
-    except NearfarError as error:  # This kind of result has no page, or too many rows for one.
+    except NearfarError as error:  # The result has no page, or too many rows for one.
         raise NearfarError(
             f"{name}: {error}; its rows are {rows}, for DuckDB, Polars or pandas; `nearfar diff` "
             "compares two runs"

@@ -1,4 +1,4 @@
-"""Advice as text tables: a line for each VM, and the evaluation of many."""
+"""Advice as text tables: a row for each VM, and the evaluation of the model over many."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from nearfar.report.explain import sizes
 from nearfar.report.fitted import DETAIL, KEY, Table
 from nearfar.sizes import bytes_of
 
-#: Style of each word for confidence.
+#: Style of each level of confidence.
 _STYLE = {"good": "green", "fair": "yellow", "poor": "bold red", "unknown": "yellow"}
 
 
 def advice(result: AdviseResult) -> RenderableType:
-    """A table, and the reason for each VM."""
+    """A table, the reason for each VM, tables of regions, and a sentence for each host."""
     rows = result.rows
     options = result.run["options"]
     title = "Advised page size, predicted time per reference and gain over 4 KiB, simulated regret"
@@ -84,7 +84,7 @@ def confidence(row: declared.Row) -> str:
 
 
 def memory(row: declared.Row) -> str:
-    """The memory size of a row, and the share if less than all was requested."""
+    """The memory size of a row, with its share of all memory if that is below 1."""
     size, fraction = units.size(row["memory_bytes"]), row["memory_fraction"]
     return size if fraction in (None, 1) else f"{size} ({units.percent(fraction)})"
 
@@ -92,8 +92,9 @@ def memory(row: declared.Row) -> str:
 def evaluation(found: Evaluation, limit: int = 10) -> RenderableType:
     """Regret by storage, and the worst rows.
 
-    Columns: regret of the model's page; ``exceed``: rows above the goal of the 95th percentile;
-    ``papers``: rows that used the papers' forms; ``advised``: 95th percentile of the advised page.
+    Columns: ``median``, ``p95``, ``worst``: regret of the model's page; ``exceed``: rows above the
+    goal of the 95th percentile; ``papers``: rows that used the papers' forms; ``advised``: 95th
+    percentile of the regret of the advised page.
     """
     goal = f"{units.percent(found['goal_median'])} / {units.percent(found['goal_p95'])}"
     table = Table(

@@ -59,7 +59,7 @@ def plan_lines(result: ApplyResult) -> list[str]:
 
 
 def _pages(plan: Plan) -> str:
-    """The pages that the command gets."""
+    """The huge page setting or page size of the command."""
     if plan.setting is not None:
         return f"huge pages: {units.clean(plan.setting)}"
     size = units.size(plan.page_bytes)

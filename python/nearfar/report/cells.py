@@ -36,7 +36,7 @@ def cells(
     rows: Iterable[Mapping[str, object]],
     show: Callable[[Column, object], str] = cell,
 ) -> list[list[str]]:
-    """The cells of these columns in each row, as ``show`` writes them."""
+    """The cells of these columns in each row, formatted by ``show``."""
     columns = [declared.column(name) for name in names]
     return [[show(column, row[column.name]) for column in columns] for row in rows]
 
@@ -47,5 +47,5 @@ def signed_percent(share: float) -> str:
 
 
 def optional(value: float | None, show: Callable[[float], str] = units.digits) -> str:
-    """The value as ``show`` writes it; ``-`` for None."""
+    """The value, formatted by ``show``; ``-`` for None."""
     return "-" if value is None else show(value)

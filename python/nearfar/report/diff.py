@@ -59,7 +59,7 @@ def headline(result: DiffResult) -> str:
 
 
 def signed(share: float | None) -> str:
-    """A relative difference: ``+3.1 %``."""
+    """A relative difference: ``+3.1 %``; ``from 0`` for None."""
     if share is None:
         return "from 0"
     return f"{'-' if share < 0 else '+'}{units.digits(abs(share) * 100)} %"
@@ -71,7 +71,7 @@ def _share(row: declared.Row) -> float:
 
 
 def values_of(row: Mapping[str, object], keys: Sequence[str]) -> list[str]:
-    """The keys' values in a row."""
+    """The values of the keys in a row, as text."""
     return [units.keyed(name, row[name]) for name in keys]
 
 

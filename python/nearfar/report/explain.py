@@ -15,14 +15,14 @@ from nearfar.report.cells import cells as texts
 from nearfar.report.fitted import Table
 from nearfar.report.tables import listing
 
-#: Regions or functions in a table.
+#: Maximum number of regions or functions in a table.
 _REGIONS = 12
-#: Address ranges or instructions in a table.
+#: Maximum number of address ranges or instructions in a table.
 _RANGES = 6
 
 
 def explain(result: ExplainResult, by_function: bool = False) -> RenderableType:
-    """The terms of the time, then where its misses and faults come from."""
+    """The terms of the time, then where misses and faults come from."""
     run = result.run
     memory = findings.memory_of(run).label
     head = (
@@ -52,7 +52,7 @@ def change(total_ns: float, usual_ns: float) -> str:
 
 
 def _spent(result: ExplainResult) -> Table:
-    """Parts of the time of ``--view machine``, and the same parts with 4 KiB pages."""
+    """The terms of ``--view machine``, with their times at 4 KiB if known, and the total."""
     total, usual = result.run["total_ns"], result.run["usual_ns"]
     saved = None if usual is None else usual - total
     sum_of_terms: declared.TermsRow = {
@@ -75,7 +75,7 @@ def _spent(result: ExplainResult) -> Table:
 def term_cells(
     result: ExplainResult, terms: Sequence[declared.TermsRow]
 ) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of the table of terms: times and shares, or times against those of 4 KiB."""
+    """Heads and cells of the table of terms: times and shares, or times against 4 KiB pages."""
     usual = result.run["usual_ns"] is not None
     names = ["term", "usual_ns", "ns", "saved_ns", "gain"] if usual else ["term", "ns", "share"]
     heads = declared.TERMS_ROWS.heads(*names)
@@ -103,7 +103,7 @@ def larger_pages(rows: Sequence[declared.SizesRow]) -> tuple[list[declared.Sizes
 
 
 def sizes(rows: Sequence[declared.SizesRow], of: str = "") -> list[RenderableType]:
-    """The page size that each region needs, and the memory that it adds.
+    """The advised page size of each region, and the memory that it adds.
 
     Args:
         rows: each region at each page size.
@@ -141,7 +141,7 @@ def functions(lines: Sequence[declared.FunctionsRow]) -> list[declared.Functions
 
 
 def named(function: declared.FunctionsRow) -> dict[str, object]:
-    """A row for tables: the library without its folders, and the line after its file, if known."""
+    """The row for tables: library without folders, ``line`` as ``FILE:LINE``, empty if unknown."""
     file, library = ((function[key] or "").rpartition("/")[2] for key in ("file", "library"))
     return {**function, "library": library, "line": f"{file}:{function['line']}" if file else ""}
 
@@ -188,7 +188,7 @@ def _places(
     head: str = "",
     addresses: Sequence[str] = (),
 ) -> Table:
-    """Regions, or places with their ``addresses`` in a first column, whose heading is ``head``."""
+    """A table of regions or, with ``addresses`` in a first column of head ``head``, of places."""
     names = ("tlb_misses", "faults", "first_touches", "ns", "share", "name")
     rows = [
         [*addresses[number : number + 1], *cells]

@@ -39,7 +39,7 @@ def fit(result: Fits) -> RenderableType:
 
 
 def decision(result: Decision) -> RenderableType:
-    """The page size for each memory size and storage, and the predicted times it is based on."""
+    """The page size for each memory size and storage, and the times that it is based on."""
     lines, rows = [], []
     for row in result.rows:
         memory = memory_label(row["memory_bytes"], row["memory_fraction"])
@@ -63,7 +63,6 @@ def decision(result: Decision) -> RenderableType:
 
 
 def _chosen(row: declared.DecisionRow, memory: str) -> str:
-    """The decision, in a sentence."""
     where = f"{row['storage']}, memory {memory}" if memory else row["storage"]
     saved = f", {units.percent(row['gain'])} less than with 4 KiB" if row["gain"] else ""
     measured = " (measured)" if row["measured"] else ""

@@ -1,4 +1,4 @@
-"""Tables and sentences that fit the width they are printed at: nothing is cut, no number is split.
+"""Tables and sentences that fit the width of the output: nothing is cut, no number is split.
 
 A :class:`Table` that is too wide leaves out columns, from the right, and names them below.
 """
@@ -21,13 +21,13 @@ from rich.text import Text
 
 from nearfar import units
 
-#: Importances of columns: a row makes no sense without KEY; DETAIL is left out first.
+#: Importance of a column: KEY columns are always shown, DETAIL columns are left out first.
 KEY: Final = 2
 DETAIL: Final = 0
 
 #: Replaces a space within a number while lines are broken; never printed.
 _JOINED: Final = "\ue000"
-#: The folders of a path.
+#: The folders of an absolute path.
 _FOLDERS: Final = re.compile(r"(?<![\w.])/(?:[^\s/]+/)+(?=[^\s/])")
 #: A width in characters, enough for any table.
 _ENDLESS: Final = 100_000
@@ -51,7 +51,7 @@ class Prose(Text):
 
     @classmethod
     def of(cls, text: str | Text) -> Self:
-        """The text with its styles."""
+        """A copy of the text with its styles."""
         if isinstance(text, str):
             return cls(text)
         prose = cls(text.plain, style=text.style, justify=text.justify, overflow=text.overflow)
@@ -67,7 +67,7 @@ class PathText(Prose):
 
 
 def labelled_sentences(pairs: Iterable[tuple[str, str]]) -> RichTable:
-    """Labels, and next to them sentences, which may take several lines."""
+    """Labels, each with a sentence next to it, which may take several lines."""
     grid = RichTable.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -118,8 +118,8 @@ class Table(RichTable):
         Args:
             header, justify, overflow, min_width, max_width, style: as in Rich.
             importance: columns of lowest importance are left out first, from the right; KEY never.
-            narrow: the width in characters that a folding column keeps while other columns can be
-                left out.
+            narrow: a folding column gets narrower than this number of characters only if no other
+                column can be left out.
         """
         super().add_column(
             header,
@@ -186,7 +186,7 @@ class Table(RichTable):
         return shown
 
     def _column_width(self, console: Console, index: int) -> int:
-        """The width that a column needs, in characters."""
+        """The width of a column on one line, in characters; at most ``narrow`` if it folds."""
         column = self.columns[index]
         endless = console.options.update(width=_ENDLESS)
         natural = max(
@@ -196,7 +196,7 @@ class Table(RichTable):
         return natural if column.no_wrap else min(natural, self._narrow[index])
 
     def _width(self, console: Console, indices: Sequence[int], widths: Sequence[int]) -> int:
-        """The width of a table of these columns, with the space between them."""
+        """The width of a table of these columns, with the padding between them."""
         shown = self._with_columns(indices)
         for index, column in zip(indices, shown.columns, strict=True):
             column.width = widths[index]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nearfar.heat import HeatResult
 
-#: The hottest pieces that are shown.
+#: Maximum number of pieces shown, hottest first.
 _SHOWN: Final = 10
 
 

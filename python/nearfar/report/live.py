@@ -13,7 +13,7 @@ from nearfar.live_watch import Snapshot, WatchedRun
 from nearfar.report.cells import cells
 from nearfar.report.fitted import DETAIL, KEY, Table
 
-#: The number of characters of a command line that are shown.
+#: The maximum length of a command line, in characters.
 _COMMAND: Final = 20
 
 #: Columns after process and command, most important first.

@@ -19,7 +19,7 @@ ROWS: Final = 20
 
 
 def html(renderable: RenderableType, chart: Chart | None, more: str) -> str:
-    """The answer, its tables, and the chart below them.
+    """The terminal's view, the chart below it, and a last line.
 
     Args:
         renderable: the terminal's view.
@@ -70,7 +70,7 @@ def _table(table: Table) -> str:
 
 
 def _picture(chart: Chart) -> str:
-    """The chart as SVG: it needs no script, so it works offline and in a saved notebook."""
+    """The chart as SVG, which needs no script, so it works in a saved notebook."""
     import vl_convert
 
     drawn = vl_convert.vegalite_to_svg(chart.to_dict(), vl_version=vega_version())

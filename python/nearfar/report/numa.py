@@ -15,14 +15,14 @@ from nearfar.report.fitted import KEY, Table
 
 
 def numa(result: NumaResult[Row]) -> RenderableType:
-    """The answer to the question of a result."""
+    """The view of a result, by its question."""
     by_question: dict[str, Callable[[Any], RenderableType]] = {
         "alloc": alloc, "run": run, "pair": pair, "plan": plan
     }  # fmt: skip
     return by_question[result.run["question"]](result.rows)
 
 
-#: Columns of the bytes in each kind of memory, and of their shares.
+#: Columns with the bytes in each kind of memory, and with their shares.
 _Place = Literal["local_dram_bytes", "remote_dram_bytes", "local_far_bytes", "remote_far_bytes"]
 _Share = Literal["local_dram_share", "remote_dram_share", "local_far_share", "remote_far_share"]
 PLACES: Final[tuple[_Place, ...]] = get_args(_Place)
@@ -36,7 +36,7 @@ def _lowest(values: Mapping[str, float]) -> tuple[float, str]:
 
 
 def alloc(rows: Sequence[numa_alloc.Row]) -> RenderableType:
-    """Times and where the bytes are; below it why a case is impossible or leaves out nodes."""
+    """Times and where the bytes are, then why a case is impossible or leaves out nodes."""
     sentences = []
     for size in dict.fromkeys(row["size_bytes"] for row in rows):
         times = {
@@ -177,7 +177,6 @@ def _view(headline: str, *parts: RenderableType) -> RenderableType:
 
 
 def _table(title: str, first: str, second: str, *others: str) -> Table:
-    """An empty table with these columns."""
     table = Table(title)
     table.add_column(first, importance=KEY)
     table.add_column(second, justify="right", importance=KEY)

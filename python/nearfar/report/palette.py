@@ -23,7 +23,7 @@ OKABE_ITO = {
     "yellow": "#f0e442",
     "black": "#000000",
 }
-#: Colours of lines and bars: yellow and black do not show on every page.
+#: Colours of lines and bars: not yellow (invisible on a light page) or black (on a dark one).
 SERIES = [colour for name, colour in OKABE_ITO.items() if name not in ("yellow", "black")]
 VIRIDIS = (
     "#440154",
@@ -56,7 +56,7 @@ def ramp(count: int, low: float = 0.08, high: float = 0.85) -> list[str]:
 
 
 def cycled(marks: Sequence[str], count: int) -> list[str]:
-    """``count`` colours or shapes, which repeat if there are fewer."""
+    """``count`` of the colours or shapes, repeated from the first if there are fewer."""
     return list(islice(cycle(marks), count))
 
 

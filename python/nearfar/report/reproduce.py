@@ -16,7 +16,7 @@ from nearfar.reproduce import Claims, Reproduced, claims
 
 
 def verdict(row: declared.Row) -> str:
-    """The state of a row in a word: ``yes``, ``NO`` or ``input``."""
+    """Whether a row holds: ``yes``, ``NO``, or ``input`` for a row that is not judged."""
     if row["holds"] is None:
         return "input"
     return "yes" if row["holds"] else "NO"
@@ -40,7 +40,7 @@ def summary(result: Reproduced) -> str:
 
 
 def captures(run: Mapping[str, Any]) -> str:
-    """The captures behind the rows, in a sentence; empty if the study does not say."""
+    """The captures from which the rows come; empty if the study records none."""
     if "references_per_page" not in run:
         return ""
     low, high = run["references_per_page"]
@@ -58,7 +58,6 @@ def value(number: float | str | None) -> str:
 
 
 def _claims(of_paper: Claims) -> Text:
-    """What a paper got right, what not, and why it matters today."""
     text = Text(f"{papers.label(of_paper['paper'])}. ", style="bold")
     for word, statements in (("Right", of_paper["right"]), ("Wrong", of_paper["wrong"])):
         if statements:

@@ -20,8 +20,8 @@ class Runs(Result):
 
     Attributes:
         runs: the runs.
-        rows: all their rows, with the columns ``run`` and ``program``.
-        keys: columns that tell the rows apart.
+        rows: the rows of all runs, with the additional columns ``run`` and ``program``.
+        keys: columns that identify a row.
     """
 
     page = "nearfar.report.html.rows:RowsPage"
@@ -59,10 +59,10 @@ def together(folders: Sequence[str | Path]) -> Runs:
     views = {str(record(run).get("options", {}).get("view", "")) for run in runs}
     for run in runs:
         found, keys_of_run = flat(run)
-        # A key that is constant within each run describes the run; it does not pair rows.
+        # A key that is constant within every run describes the run, not a row.
         keys |= dict.fromkeys(key for key in keys_of_run if len({row[key] for row in found}) > 1)
         program = _program(run)
-        if len(views) > 1:  # Times of different views cannot be compared.
+        if len(views) > 1:  # Rows of different views must not be compared.
             program += f", view {record(run)['options'].get('view')}"
         of_run: dict[str, Value] = {"program": program, "run": run.name if named else str(run.path)}
         rows += [{**row, **of_run} for row in found]

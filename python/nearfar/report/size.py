@@ -35,8 +35,8 @@ def lines(row: declared.Row, limit: float, filled: str) -> list[tuple[str, str]]
 
     Args:
         row: its row.
-        limit: the slowdown that was accepted.
-        filled: the part of the run that the slowdown is of, in words.
+        limit: the accepted slowdown, as a share.
+        filled: the part of the run that the slowdown covers: " once memory is filled", or empty.
     """
     if row["storage"] is None:
         swap = "none; with `--swap zram` the program may need less memory"

@@ -15,9 +15,9 @@ from nearfar.report.fitted import KEY, Table
 from nearfar.sizes import parse_time
 from nearfar.ssd import SsdResult
 
-#: Embedded page faults matter if they take more than this share of the time.
+#: Embedded page faults (EPF) matter if they take more than this share of the cores' time.
 _MATTERS: Final = 0.01
-#: Parts of the time of a core, in seconds.
+#: Columns with the parts of the cores' time, in seconds.
 Cpu = Literal["cpu_busy", "cpu_stall", "cpu_switch", "cpu_idle"]
 CPU: Final[tuple[Cpu, ...]] = get_args(Cpu)
 
@@ -60,7 +60,7 @@ def headline(result: SsdResult) -> str:
 def ssd(result: SsdResult) -> RenderableType:
     """The answer; times and faults; commands of the flash; causes of late services.
 
-    Only a line if embedded page faults do not matter.
+    Only the answer if embedded page faults do not matter.
     """
     if not any(_matter(row) for row in result.rows):
         return Text(f"{_without_faults(result)} {headline(result)}", style="bold")
@@ -73,7 +73,6 @@ def ssd(result: SsdResult) -> RenderableType:
 
 
 def _matter(row: declared.Row) -> bool:
-    """Whether embedded page faults take enough of the time of the cores."""
     spent = row["embedded_faults"] * row["actual_us_mean"] / 1e6
     return spent > _MATTERS * core_seconds(row)
 
@@ -132,7 +131,7 @@ def _listing(title: str, names: Sequence[str], groups: Sequence[Sequence[declare
 
 
 def _columns(table: Table, *heads: str) -> None:
-    """Add columns: the second is a policy, the others are numbers."""
+    """Add columns: DRAM size, policy, and numbers."""
     size, policy, first, *others = heads
     table.add_column(size, justify="right", importance=KEY)
     table.add_column(policy, importance=KEY)

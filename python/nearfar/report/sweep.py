@@ -12,7 +12,7 @@ from rich.text import Text
 from nearfar.report.tables import listing
 from nearfar.sweep import SweepResult
 
-#: The number of cells that are listed.
+#: The maximum number of listed cells.
 SHOWN: Final = 40
 
 
@@ -38,5 +38,5 @@ def sweep(result: SweepResult) -> RenderableType:
 
 
 def word(value: object) -> str:
-    """A parameter as it is written in the file of a sweep."""
+    """A parameter as in the file of a sweep."""
     return value if isinstance(value, str) else json.dumps(value)

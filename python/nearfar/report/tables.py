@@ -81,7 +81,7 @@ def paging(result: PagingResult, full: bool = False) -> RenderableType:
 
 
 def _peak(result: PagingResult) -> str:
-    """The memory that sizes are percentages of, if it is not the footprint."""
+    """The peak resident set, if memory sizes are percentages of it; else empty."""
     peak = result.run.get("peak_resident_bytes")
     if peak is None:
         return ""
@@ -90,7 +90,7 @@ def _peak(result: PagingResult) -> str:
 
 
 def best_pages(result: PagingResult) -> Table:
-    """The best page of each memory size: a column for each storage, or details of a single one."""
+    """The best page of each memory size: a column per storage, or details of a single storage."""
     best = findings.best_pages(result)
     names = findings.storages(result)
     if len(names) == 1:
@@ -213,7 +213,7 @@ def fits(result: PagingResult) -> Table:
     return table
 
 
-#: Meanings of two measures of memory; ``nearfar size`` shows a third.
+#: The meanings of the two measures of memory in :func:`info`.
 _MEMORIES: Final = (
     "The footprint is every page touched; the peak resident set is the most in use at once, with "
     "the page cache."
@@ -249,7 +249,7 @@ def labelled(pairs: Iterable[tuple[str, str]]) -> RenderableType:
     return grid
 
 
-#: The number of hot parts, and of tasks, that are shown.
+#: The maximum number of hot parts, and of tasks.
 _HOT: Final = 8
 #: Counts of a region that are shown.
 RegionCount = Literal["records", "loads", "stores", "fetches", "pages"]
@@ -257,7 +257,6 @@ REGION_COUNTS: Final[tuple[RegionCount, ...]] = get_args(RegionCount)
 
 
 def _tasks(tasks: Sequence[Thread]) -> Table:
-    """The tasks of a virtual machine that have most records."""
     table = Table("Tasks of the virtual machine: names and process numbers")
     table.add_column("task", overflow="fold", narrow=16, importance=KEY)
     table.add_columns(("records", "instructions"), justify="right")
@@ -278,7 +277,6 @@ def _regions(regions: Sequence[info_declared.RegionsRow]) -> Table:
 
 
 def _hot(parts: Sequence[info_declared.HotRow]) -> Table:
-    """The parts with most data references, and the function that makes them."""
     table = Table("Hot parts: pages with 8 times the data references of the average page")
     head = info_declared.HOT_ROWS.head
     table.add_column("addresses", overflow="fold", narrow=16, importance=KEY)
@@ -310,6 +308,7 @@ def _working_set(found: Content) -> Table:
     )
     columns = ("record", "bytes", "resident_bytes") if resident else ("record", "bytes")
     table.add_columns(info_declared.WORKING_SET_ROWS.heads(*columns), justify="right")
+    # At most 12 rows; the last point is one of them.
     step = max(1, -(-len(points) // 12))
     last = len(points) - 1
     table.add_rows(cells(info_declared.WORKING_SET_ROWS, columns, points[last % step :: step]))
@@ -345,7 +344,7 @@ def _reuse(bins: Sequence[info_declared.ReuseRow]) -> Table:
 
 
 def reuse_label(exponent: int | None) -> str:
-    """The range of distances of one bin: ``8 to 15``; ``first use`` for none."""
+    """The range of distances of a bin: ``8 to 15``; ``first use`` for None or a negative one."""
     if exponent is None or exponent < 0:
         return "first use"
     if exponent == 0:
@@ -363,7 +362,7 @@ def listing(
     """A table of texts; columns of numbers are aligned to the right.
 
     If it is too wide, the last column takes more lines; then columns between the first and the last
-    are left out, ``details`` before others. With ``paths`` the last column names regions and files.
+    are left out, ``details`` first. With ``paths``, the last column names regions and files.
     """
     table = Table(title)
     for index, header in enumerate(headers):
@@ -405,7 +404,7 @@ def _cell(value: object) -> str:
 
 
 def show(renderable: RenderableType, stream: IO[str] | None = None) -> None:
-    """Print to ``stream`` by the rules at the top of this module, without trailing blanks."""
+    """Print to ``stream`` by the rules of this module; to a file, without trailing blanks."""
     target = sys.stdout if stream is None else stream
     printer = console(target)
     if target.isatty():
@@ -428,7 +427,7 @@ def text(renderable: RenderableType, width: int, elsewhere: str) -> str:
 
 
 def _plain(printer: Console, renderable: RenderableType) -> str:
-    """The text in ASCII, without trailing blanks."""
+    """ASCII text without trailing blanks."""
     with printer.capture() as captured:
         printer.print(_fitted(renderable))
     lines = units.ascii_frame(captured.get()).splitlines()
@@ -436,7 +435,7 @@ def _plain(printer: Console, renderable: RenderableType) -> str:
 
 
 def _fitted(renderable: RenderableType) -> RenderableType:
-    """The renderable with numbers that are not split over lines."""
+    """The renderable, with its texts as :class:`Prose`."""
     if isinstance(renderable, Group):
         return Group(*map(_fitted, renderable.renderables))
     return Prose.of(renderable) if isinstance(renderable, str | Text) else renderable

@@ -29,7 +29,7 @@ Series = tuple[str, Sequence[tuple[int, float]]]
 
 
 class _Plot(NamedTuple):
-    """A title, the series, and the position of a size on the axis."""
+    """A title, the series, and the function from a size to its position on the axis."""
 
     title: str
     series: Sequence[Series]
@@ -50,7 +50,7 @@ def paging(
         result: the paging result.
         width: columns; by default the terminal's (80 in a pipe).
         height: lines of each plot, at least 8.
-        stream: where it will be printed (standard output by default), which decides on colours.
+        stream: where the plots are printed (standard output by default), which decides on colours.
         series: the maximum number of memory sizes, 1 to 5, evenly spaced over those studied.
         full: add the rates to the plot of time against memory size.
 
@@ -133,7 +133,7 @@ def _text(plot: _Plot, width: int, height: int, colour: bool) -> str:
     import plotext
 
     title, lines, position = plot
-    # Zero has no logarithm: those points are left out and counted in the title.
+    # Zero has no logarithm: the title counts these points instead.
     zeros = sum(value <= 0 for _, points in lines for _, value in points)
     values = [value for _, points in lines for _, value in points if value > 0]
     if not values:
@@ -157,7 +157,7 @@ def _text(plot: _Plot, width: int, height: int, colour: bool) -> str:
                 color=_COLOURS[index],
                 label=label or None,
             )
-    # Choose labels here: plotext drops overlapping ones unpredictably.
+    # Plotext drops overlapping labels unpredictably, so choose them here.
     labels = {size: units.size(size).replace(" ", "") for size in sizes}
     room = max(map(len, labels.values())) + 2
     gap = room * (position(sizes[-1]) - position(sizes[0])) / (width - 10)

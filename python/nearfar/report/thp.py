@@ -1,4 +1,4 @@
-"""Settings for huge pages as a table."""
+"""The thp study as text: the answer, and tables of policies and areas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nearfar.report.fitted import DETAIL, KEY, Prose, Table
 from nearfar.report.tables import listing
 from nearfar.thp import FREE_GROWTH_OF_AREA, HUGE, NO_HUGE, ThpResult, settings
 
-#: The folder of the kernel's settings.
+#: The folder of the kernel's huge page settings.
 SYSFS = "/sys/kernel/mm/transparent_hugepage"
 #: Columns after the policy.
 _COLUMNS: Final = (
@@ -24,9 +24,9 @@ _COLUMNS: Final = (
 )  # fmt: skip
 #: Columns that are shown only if memory is limited.
 _LIMITED: Final = ("io_ns", "swap_ins", "shrunk")
-#: The number of columns, the last ones, that a narrow terminal leaves out first.
+#: The number of last columns that a narrow terminal leaves out first.
 _DETAILS: Final = 4
-#: Areas with a smaller share of the time and of memory are added up in one row.
+#: Areas that save a smaller share of the time, and add little memory, are added up in one row.
 _MIN_SHARE: Final = 0.001
 
 
@@ -83,7 +83,7 @@ def _matters(result: ThpResult, area: declared.AreasRow) -> bool:
 
 
 def advised(result: ThpResult) -> str:
-    """What to advise the kernel, for the program or for its areas."""
+    """The advice to the kernel for the program or its areas (``madvise``, ``prctl``)."""
     gain = {area["area"] for area in result.areas if area["advice"] == HUGE}
     grow = {area["area"] for area in result.areas if area["advice"] == NO_HUGE} - gain
     if not gain and grow:
@@ -109,7 +109,7 @@ def basis(result: ThpResult) -> str:
 
 
 def answer(result: ThpResult) -> Iterator[str]:
-    """Which policy, what it does to memory, and what faults take."""
+    """The best policy, how to set it, and the time to fill memory."""
     best, base = result.best, result.base
     of_base = units.clean(base["policy"])
     yield f"Policy: {units.clean(result.sentence)}."

@@ -63,14 +63,14 @@ def tiering(result: TieringResult) -> RenderableType:
             _count(row["hint_faults"]),
         )
     parts.append(table)
-    # With the default number of points, only the page and the files have the series.
+    # The series is shown only if the user set the number of points.
     if str(result.run["options"]["points"]) != str(default(declared.OPTIONS, "points")):
         parts.append(series(result))
     return Group(*parts)
 
 
 def _title(result: TieringResult, several: bool) -> str | None:
-    """The number of seeds and the size of fast memory, if there are several."""
+    """The number of seeds, if above 1, and the fast memory, if ``several`` sizes were run."""
     seeds, memory = len({row["seed"] for row in result.rows}), shown_memory(result)
     parts = [f"Means of {seeds} seeds"] if seeds > 1 else []
     if several and memory is not None:
@@ -118,7 +118,7 @@ def series(result: TieringResult) -> RenderableType:
 
 
 def _policies(rows: Sequence[declared.Row] | Sequence[declared.SeriesRow]) -> list[str]:
-    """The policy of each row; empty if it is that of the row before."""
+    """The policy of each row; empty if the row before has the same."""
     names = [units.clean(row["policy"]) for row in rows]
     return ["" if i and names[i - 1] == name else name for i, name in enumerate(names)]
 

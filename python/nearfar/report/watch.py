@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nearfar.watch import Plan
 
 
-#: Windows whose working sets the live view shows, in seconds; the longest is shown as well.
+#: Windows whose working sets the live view shows, in seconds, besides the longest observed one.
 _WINDOWS: Final = (0.1, 1.0, 10.0)
 
 
@@ -31,10 +31,10 @@ def view(result: WatchResult) -> RenderableType:
 
 
 class Live:
-    """What a target does while it is watched, and the last answer.
+    """The live view of a target: its present memory use, and the last answer.
 
     Attributes:
-        plan: what is watched.
+        plan: the target, and how it is watched.
         answer: the last answer, if there is one.
     """
 
@@ -46,12 +46,12 @@ class Live:
         self._began = time.monotonic()
 
     def see(self, seen: Watched) -> None:
-        """Replace what was observed since the last answer."""
+        """Replace the observations since the last answer."""
         if seen is not self._seen:
             self._seen, self._began = seen, time.monotonic() - seen.seconds
 
     def view(self) -> RenderableType:
-        """What is known now."""
+        """The view at this moment."""
         size, seen, look = units.size, self._seen, self._looks.look()
         pairs = [("answer", "none yet" if self.answer is None else line(self.answer))]
         if seen.most:
@@ -75,7 +75,7 @@ class Live:
 
 
 def _sets(seen: Watched) -> list[tuple[float, float]]:
-    """Lengths of windows, and the mean memory that was used in one, from what was seen so far."""
+    """Lengths of windows in seconds, and their mean working sets in bytes, so far."""
     means = of_windows(list(map(list, seen.cycles)))
     if not means:
         return []

@@ -1,5 +1,5 @@
-//! Python policies in runs of real programs. Each process of the program has its own policy object in the
-//! launcher, which it calls over a socket.
+//! Python policies in runs of real programs. Each process of the program has a policy object in the launcher,
+//! and calls it over a socket.
 
 use std::ffi::c_long;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,19 +22,19 @@ use super::{Methods, Prepared, PyPolicy, PyRule, Raised, lock};
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two checks for running hooks.
 const POLL: Duration = Duration::from_millis(2);
-/// Checks between two exceptions that end running hooks.
+/// Checks between two `SystemExit` exceptions in a hook that still runs.
 const POLLS_PER_EXIT: u32 = 25;
 
 /// Makes a policy object for each process.
 pub(crate) struct Objects {
     make: Py<PyAny>,
-    /// The object that was made to read its declaration.
+    /// The object whose declaration was read, for the first process.
     first: Mutex<Option<Py<PyAny>>>,
     raised: Raised,
     first_failure: Mutex<Option<String>>,
-    /// The run is over: later exceptions of hooks are ignored.
+    /// The run is over: exceptions of hooks are ignored.
     over: AtomicBool,
-    /// The Python identifiers of the threads that run hooks.
+    /// Python identifiers of the threads that run hooks.
     threads: Mutex<Vec<c_long>>,
 }
 
@@ -51,8 +51,8 @@ impl Objects {
         }
     }
 
-    /// End the run, after all sockets are shut down. An exception ends hooks that still run, because the
-    /// interpreter cannot end before them.
+    /// End hooks that still run by `SystemExit`, because the interpreter cannot exit before them. Call it
+    /// after all sockets are shut down.
     pub(crate) fn end(&self, py: Python<'_>) {
         self.over.store(true, Ordering::Release);
         let began = Instant::now();
@@ -62,9 +62,9 @@ impl Objects {
                 return;
             }
             let exit = PySystemExit::type_object_raw(py);
-            // No exceptions at the first check, because most hooks end by themselves.
+            // None at the first check, because most hooks end by themselves.
             for thread in threads.into_iter().filter(|_| check % POLLS_PER_EXIT == 1) {
-                // SAFETY: this thread holds the GIL, and `exit` is a class. A thread that runs no Python is not
+                // SAFETY: this thread holds the GIL, and `exit` is a class. Threads without Python are not
                 // affected.
                 unsafe { ffi::PyThreadState_SetAsyncExc(thread, exit.cast()) };
             }
@@ -98,7 +98,7 @@ impl Objects {
             let value = value.lines().next().unwrap_or_default().to_owned();
             let what = if value.is_empty() { kind } else { format!("{kind}: {value}") };
             let line = format!("process {pid}: its policy raised {what}");
-            // Users see the traceback, so note in it what happened to the program.
+            // Users see only the traceback.
             let note = format!("The program was ended: {line}");
             let _ = error.value(py).call_method1("add_note", (note,));
             line
@@ -141,7 +141,7 @@ impl Objects {
                 serve(socket, &mut policy, &gone, wait_hook);
             }
         }
-        // Ignore the exception of a hook whose program has ended meanwhile.
+        // Ignore the exception of a hook whose memory is gone.
         let ignored = gone.load(Ordering::Acquire) || self.over.load(Ordering::Acquire);
         if let Some(error) = raised.take().filter(|_| !ignored) {
             self.fail(error, pid);

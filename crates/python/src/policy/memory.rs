@@ -25,13 +25,13 @@ unsafe impl Send for BorrowedMemory {}
 #[pyclass(frozen, name = "Memory", module = "nearfar._engine")]
 pub(crate) struct MemoryHandle {
     borrowed: Mutex<Option<BorrowedMemory>>,
-    /// The threads that `start` has made; `None` after `start`.
+    /// Threads made during the hook `start`; `None` afterwards.
     pub(super) spawned: Mutex<Option<Vec<Py<ThreadHandle>>>>,
-    /// Set once the memory of the real process no longer exists.
+    /// Set once the memory of the real process no longer exists; `None` in a simulation.
     gone: Option<Arc<AtomicBool>>,
 }
 
-/// Maximum number of threads of a policy, without those of its base.
+/// Maximum number of threads that a policy spawns itself.
 const MAX_THREADS: usize = 64;
 
 /// A kernel thread of a Python policy; made by `Memory.spawn`.
@@ -69,18 +69,18 @@ pub(super) fn with_memory<T>(
     hook: impl FnOnce() -> T,
 ) -> T {
     /// Ends the borrow, even when the hook unwinds.
-    struct Return<'a>(&'a MemoryHandle);
-    impl std::ops::Drop for Return<'_> {
+    struct EndBorrow<'a>(&'a MemoryHandle);
+    impl std::ops::Drop for EndBorrow<'_> {
         fn drop(&mut self) {
             *self.0.lock() = None;
         }
     }
     let pointer: NonNull<dyn Memory + '_> = NonNull::from(mem);
-    // SAFETY: only the lifetime changes. `Return` removes the pointer before this function returns,
+    // SAFETY: only the lifetime changes. `EndBorrow` removes the pointer before this function returns,
     // so before the borrow of `mem` ends.
     let pointer: NonNull<dyn Memory + 'static> = unsafe { std::mem::transmute(pointer) };
     *handle.lock() = Some(BorrowedMemory(pointer));
-    let _return = Return(handle);
+    let _end = EndBorrow(handle);
     hook()
 }
 
@@ -89,7 +89,7 @@ impl MemoryHandle {
         Self { borrowed: Mutex::new(None), spawned: Mutex::new(Some(Vec::new())), gone }
     }
 
-    /// The holder of the lock may wait for the GIL, so this releases the GIL while it waits.
+    /// Releases the GIL while it waits, because the lock's holder may wait for the GIL.
     fn lock(&self) -> MutexGuard<'_, Option<BorrowedMemory>> {
         match self.borrowed.try_lock() {
             Ok(borrowed) => borrowed,
@@ -121,7 +121,7 @@ impl MemoryHandle {
         (number < mem.page_limit()).then(|| Page::new(number))
     }
 
-    /// Read a property of a mapped page; `otherwise` for any other number.
+    /// Read a property of a page; `otherwise` if no mapping begins at this page number.
     fn look<T>(&self, page: u32, otherwise: T, of: fn(&dyn Memory, Page) -> T) -> PyResult<T> {
         self.with(|mem| match Self::page(mem, page) {
             Some(page) if mem.mapped(page) => of(mem, page),
@@ -167,7 +167,7 @@ impl MemoryHandle {
     fn now(&self) -> PyResult<u64> {
         self.with(|mem| mem.now().ps() / 1000)
     }
-    /// Page numbers are always below this; few of them may ever be mapped.
+    /// Upper bound of page numbers, few of which may ever be mapped.
     fn page_limit(&self) -> PyResult<u32> {
         self.with(|mem| mem.page_limit())
     }
@@ -175,7 +175,7 @@ impl MemoryHandle {
     fn next_mapped(&self, page: u32) -> PyResult<Option<u32>> {
         self.with(|mem| mem.next_mapped(Page::new(page)).map(Page::number))
     }
-    /// Which of accessed-bits, dirty-bits, samples, far-is-mapped this memory supports.
+    /// The supported ones of accessed-bits, dirty-bits, samples and far-is-mapped.
     fn capabilities(&self) -> PyResult<Vec<&'static str>> {
         let has = |mem: &mut dyn Memory| {
             let all = Capability::ALL.into_iter().filter(|(_, capability)| mem.has(*capability));
@@ -187,7 +187,6 @@ impl MemoryHandle {
     fn loaded_latency(&self, node: u8) -> PyResult<Option<f64>> {
         self.with(|mem| Some(mem.loaded_latency(Self::node(mem, node)?)?.ps() as f64 / 1e3))
     }
-    /// Number of tenants.
     fn tenants(&self) -> PyResult<u16> {
         self.with(|mem| mem.tenants())
     }
@@ -200,14 +199,13 @@ impl MemoryHandle {
         let tenant = Tenant::new(tenant);
         self.with(|mem| Self::node(mem, node).map_or(0, |node| mem.used(tenant, node)))
     }
-    /// Protected frames and maximum frames of a tenant on a node.
+    /// Protected and maximum frames of a tenant on a node.
     fn limit(&self, tenant: u16, node: u8) -> PyResult<(u64, u64)> {
         self.with(|mem| {
             let limit = Self::node(mem, node).map(|node| mem.limit(Tenant::new(tenant), node));
             limit.map_or((0, 0), |limit| (limit.low, limit.max))
         })
     }
-    /// Number of nodes.
     fn nodes(&self) -> PyResult<u8> {
         self.with(|mem| mem.nodes())
     }
@@ -231,11 +229,9 @@ impl MemoryHandle {
     fn span(&self, page: u32) -> PyResult<u32> {
         self.look(page, 1, |mem, page| mem.span(page))
     }
-    /// The accessed bit.
     fn accessed(&self, page: u32) -> PyResult<bool> {
         self.look(page, false, |mem, page| mem.accessed(page))
     }
-    /// The dirty bit.
     fn dirty(&self, page: u32) -> PyResult<bool> {
         self.look(page, false, |mem, page| mem.dirty(page))
     }
@@ -303,7 +299,7 @@ impl MemoryHandle {
             Some(done == Commit::Done)
         })
     }
-    /// Map a page to its shadow; False if it has none.
+    /// Map a page to its shadow, which demotes it without a copy; False if it has none.
     fn remap_to_shadow(&self, page: u32) -> PyResult<bool> {
         self.act(page, |mem, page| mem.remap_to_shadow(page))
     }
@@ -334,8 +330,9 @@ impl MemoryHandle {
     fn wake(&self, thread: &ThreadHandle) -> PyResult<()> {
         self.with(|mem| mem.wake(thread.thread))
     }
-    /// Sample every n-th line loaded, and every n-th stored; 0 for none.
+    /// Sample every `loads`-th load miss and every `stores`-th stored cache line; 0 for none.
     fn sample_every(&self, loads: u64, stores: u64) -> PyResult<()> {
+        // The simulator counts down in i64.
         self.with(|mem| mem.sample_every(loads.min(1 << 62), stores.min(1 << 62)))
     }
 }

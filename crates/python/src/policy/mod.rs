@@ -2,8 +2,8 @@
 //! memory on which it acts.
 //!
 //! Hooks that the object does not define are those of its `base`, a built-in policy, or the trait's defaults
-//! ([`layered`]). With the base `nomad`, it may also decide which promoted pages keep a shadow. With a real
-//! program, the object is in the launcher, and its base in the program ([`live`]).
+//! ([`layered`]). With the base `nomad`, the object may also decide which promoted pages keep a shadow. With
+//! a real program, the object runs in the launcher, and its base in the program ([`live`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,12 +44,11 @@ impl Raised {
         self.0.0.load(Ordering::Acquire)
     }
 
-    /// Take the exception.
     pub(crate) fn take(&self) -> Option<PyErr> {
         lock(&self.0.1).take()
     }
 
-    /// An error that ends the run if there is an exception.
+    /// An error, which ends the run, if there is an exception.
     pub(crate) fn stop(&self) -> Result<()> {
         if self.failed() { Err(Error::cancelled()) } else { Ok(()) }
     }
@@ -108,7 +107,7 @@ impl Methods {
     }
 }
 
-/// A method besides [`Hooks`]: called once, before all others.
+/// The method that is called once, before the hooks.
 const START: &str = "start";
 
 /// Names of the methods that nearfar calls.
@@ -208,7 +207,6 @@ pub(crate) fn policy(
     layered(&declared, settings, mem, rule, |mem| PyPolicy::start(hooks, mem))
 }
 
-/// Store an exception, and return an error for it.
 pub(crate) fn store_exception(error: PyErr, raised: &Raised) -> Error {
     let text = error.to_string();
     raised.note(error);
@@ -219,15 +217,14 @@ fn nanoseconds(ns: f64) -> Time {
     Time::from_ps((ns.max(0.0) * 1e3) as u64)
 }
 
-/// The hooks of a Python object that was started.
+/// A started Python object.
 struct PyPolicy {
     methods: Methods,
-    /// Threads that it spawned, by index.
+    /// Its threads, by index.
     threads: HashMap<usize, Py<ThreadHandle>>,
 }
 
 impl PyPolicy {
-    /// Call the object's `start`.
     fn start(methods: Methods, mem: &mut dyn Memory) -> Result<Started> {
         type First = Option<Vec<(Py<ThreadHandle>, f64)>>;
         let (now, handle) = (mem.now(), methods.handle.get());

@@ -25,7 +25,7 @@ _LAST: Final = (
     "settable_page_bytes", "workload", "storage", "predicted_ns", "simulated_ns",
     "baseline_4k_ns", "regret",
 )  # fmt: skip
-#: Heads of the table of a curve, in the script's order.
+#: Heads of the table of a curve, in the order of ``advise.js``.
 _HEADS: Final = declared.CURVE_ROWS.heads(
     "page_bytes", "predicted_ns", "simulated_ns", "translation_ns", "data_ns", "fitted"
 )
@@ -109,7 +109,7 @@ class AdvisePage(page.Page[AdviseResult]):
 
 
 def summary(rows: Sequence[Advice], what: str) -> str:
-    """One sentence about all rows; ``what`` is the plural of a row's name."""
+    """One sentence about all rows; ``what`` names them, such as "virtual machines"."""
     if not rows:
         return "There are no virtual machines."
     if len(rows) == 1:
@@ -168,7 +168,7 @@ def _table(rows: Sequence[Advice], caption: str) -> str:
 
 
 class Curve(TypedDict):
-    """The chart of one VM."""
+    """The data of the chart of one VM."""
 
     name: str
     curve: list[charts.Datum]
@@ -176,7 +176,7 @@ class Curve(TypedDict):
 
 
 def curve(row: Advice) -> Curve:
-    """The chart of one VM: its name, the points of its curve, the marked sizes."""
+    """The data of the chart of one VM; marks at the same size share a label."""
     marks: dict[int, list[str]] = {}
     named = (("4 KiB", USUAL_PAGE), ("advised", row["advised_page_bytes"]))
     for name, size in (*named, ("best", row["best_page_bytes"])):
@@ -192,7 +192,7 @@ def curve(row: Advice) -> Curve:
 
 
 def _vm(row: Advice) -> Mapping[str, object]:
-    """The data and all texts of one VM for the script."""
+    """The chart's data and the texts of one VM, for the script."""
     facts = [
         ("limit", row["limit"]),
         ("model", f"{row['model']}: {row['model_reason']}"),

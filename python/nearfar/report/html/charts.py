@@ -62,7 +62,7 @@ def size_axis(title: str, largest: float) -> alt.Axis:
 
 
 def tooltips(**titles: str) -> list[alt.Tooltip]:
-    """The fields that a tooltip shows as text, with their titles; without one, the field's name."""
+    """Text fields of a tooltip, with their titles; an empty title is the field's name."""
     import altair as alt
 
     return [
@@ -76,7 +76,7 @@ TIME_LABEL = (
     "datum.value >= 1e3 ? format(datum.value / 1e3, '~g') + ' µs' : "
     "format(datum.value, '~g') + ' ns'"
 )
-#: A region's label, shortened to the last part of a path, or an address.
+#: A region's label, shortened to the file name of a path or to an address.
 _TAIL_LABEL = (
     "replace(replace(datum.label, regexp('^(page cache: )?/.*/(?=.)'), '$1'), '(anonymous) ', '')"
 )
@@ -88,7 +88,8 @@ def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
     """A rate against page size: fitted curves under measured points.
 
     Data sets: ``points`` (``page``, ``value``, ``series``, labels) and ``curves`` (``page``,
-    ``value``, ``series``, ``verdict``). The column ``series`` is the index of the memory size.
+    ``value``, ``series``, ``verdict``). ``series`` is the index of the memory size. ``memory``:
+    tooltips show the memory size.
     """
     import altair as alt
 
@@ -122,11 +123,11 @@ def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
 
 
 def _series_points(names: Sequence[str], legend: alt.Legend | None, **encoding: Any) -> AnyChart:
-    """The data set ``points``, with a shape for each series."""
+    """The layer of the data set ``points``, with a shape for each series."""
     import altair as alt
 
     scale = alt.Scale(domain=list(names), range=palette.cycled(palette.SHAPES, len(names)))
-    # Nominal: Vega-Lite warns that a shape has no order.
+    # Nominal, because Vega-Lite warns about ordinal shapes.
     shape = alt.Shape("series:N", scale=scale, legend=legend)
     marks = alt.Chart(alt.NamedData("points")).mark_point(
         size=50, filled=True, opacity=0.95, clip=True
@@ -145,8 +146,8 @@ def times(
 
     Args:
         pages: page sizes, as shown.
-        heads: the columns of the parts, from below, and what they are called.
-        colours: their colours; the page's by default.
+        heads: the columns of the parts, from the bottom of a bar, and their heads.
+        colours: the colours of the parts; the page's by default.
     """
     import altair as alt
 
@@ -226,10 +227,10 @@ def advice(pages: Sequence[int]) -> Spec:
 
 
 def marked(x: alt.X, late: str, places: int, *layers: AnyChart) -> AnyChart:
-    """Layers with a named line at each size of the data set ``marks`` (``place``, ``text``).
+    """The layers, with a named vertical line at each size of the data set ``marks``.
 
-    Names are placed from the top down (``place``: 0 at the top, of ``places``), so they do not
-    overlap, and to the left of their line if the expression ``late`` is true.
+    Names are placed from the top down (``place``: 0 at the top, of ``places``), so that they do not
+    overlap, and to the left of their line if the Vega expression ``late`` is true.
     """
     import altair as alt
 
@@ -373,7 +374,7 @@ def _page_axis(pages: Sequence[int]) -> alt.X:
 def finish(chart: AnyChart, height: int) -> Spec:
     """The specification of a chart of this height in pixels, as wide as its container."""
     spec: Spec = chart.properties(width="container", height=height).to_dict()
-    # The page sets the theme, and the mode "vega-lite", which replaces the URL of the schema.
+    # The page sets the theme, and names the language ("vega-lite") instead of a schema URL.
     spec.pop("config", None)
     spec.pop("$schema", None)
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}

@@ -5,7 +5,7 @@ const model = read("model");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const theme = () => (dark.matches ? themes.dark : themes.light);
 
-/* `count` colours of the heat ramp that stand out from the page in its present scheme. */
+/* `count` colours of the heat ramp that stand out from the page's background. */
 function ramp(count) {
   const { low, high } = theme();
   const last = themes.heat.length - 1;
@@ -36,8 +36,8 @@ function config(series) {
   };
 }
 
-/* One chart: `draw` makes it anew (a scheme or scale changed), `show` changes its data only.
-   Calls are taken one after another, so that quick clicks cannot overtake each other. */
+/* One chart: `draw` makes it anew, as after a change of colour scheme or scale; `show` changes only
+   its data. Calls are queued, because both are asynchronous. */
 class Chart {
   constructor(name, series) {
     this.name = name;
@@ -45,7 +45,7 @@ class Chart {
     this.spec = model.charts[name].spec;
     this.sets = {};
     this.queue = Promise.resolve();
-    // Vega writes its own role and label on the element it is given: it gets one inside ours.
+    // An inner element, because Vega overwrites the role and label of its element.
     this.place = document.createElement("div");
     byId(`${name}-chart`).replaceChildren(this.place);
     dark.addEventListener("change", () => this.draw());
@@ -85,7 +85,7 @@ function save(name, type, text) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-/* As embedded: numbers beyond 2^53 pass through untouched. */
+/* The embedded text, not parsed: numbers beyond 2^53 stay exact. */
 byId("save-json").addEventListener("click", () =>
   save("nearfar.json", "application/json", byId("data-result").textContent));
 

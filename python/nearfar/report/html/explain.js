@@ -1,4 +1,4 @@
-/* The icicle: program, library, function, line; what is chosen fills the width. */
+/* An icicle plot of program, library, function and line; the chosen block fills the width. */
 function setUpIcicle() {
   const holder = byId("icicle");
   if (!holder) return;
@@ -7,8 +7,8 @@ function setUpIcicle() {
   const measure = byId("measure");
   const names = { ns: "time", tlb_misses: "TLB misses", faults: "faults" };
 
-  function grown(key) {
-    const root = { name: "all", says: "all code", value: 0, children: new Map(), depth: 0 };
+  function buildTree(key) {
+    const root = { name: "all", fullName: "all code", value: 0, children: new Map(), depth: 0 };
     for (const line of lines) {
       if (!line[key]) continue;
       const steps = [
@@ -19,10 +19,10 @@ function setUpIcicle() {
       if (line.file) steps.push([`${tail(line.file)}:${line.line}`, `${line.file}:${line.line}`]);
       let node = root;
       node.value += line[key];
-      for (const [name, says] of steps) {
+      for (const [name, fullName] of steps) {
         if (!node.children.has(name)) {
           node.children.set(name, {
-            name, says, value: 0, children: new Map(), parent: node, depth: node.depth + 1,
+            name, fullName, value: 0, children: new Map(), parent: node, depth: node.depth + 1,
           });
         }
         node = node.children.get(name);
@@ -32,13 +32,13 @@ function setUpIcicle() {
     return root;
   }
 
-  let root = grown(measure.value);
+  let root = buildTree(measure.value);
   let focus = root;
   const percent = (share) => `${Number((100 * share).toPrecision(2))}\u00a0%`;
 
-  function say(node) {
+  function describe(node) {
     const path = [];
-    for (let at = node; at.parent; at = at.parent) path.unshift(at.says || at.name);
+    for (let at = node; at.parent; at = at.parent) path.unshift(at.fullName || at.name);
     byId("icicle-reading").textContent =
       `${path.join(" > ") || "all code"}: ${percent(node.value / root.value)} of the `
       + names[measure.value];
@@ -52,19 +52,23 @@ function setUpIcicle() {
     made.style.width = `${100 * width}%`;
     made.style.top = `${node.depth * 32}px`;
     made.textContent = node.name;
-    made.setAttribute("aria-label", `${node.says || node.name}, ${percent(node.value / root.value)}`);
+    const share = percent(node.value / root.value);
+    made.setAttribute("aria-label", `${node.fullName || node.name}, ${share}`);
     made.addEventListener("click", () => {
       focus = node === focus && node.parent ? node.parent : node;
       draw();
-      say(focus);
+      describe(focus);
     });
-    for (const event of ["pointerenter", "focus"]) made.addEventListener(event, () => say(node));
+    for (const event of ["pointerenter", "focus"]) {
+      made.addEventListener(event, () => describe(node));
+    }
     return made;
   }
 
   function draw() {
     const blocks = [];
-    const least = 2 / Math.max(holder.clientWidth, 1);
+    // 2 pixels; narrower blocks are not drawn.
+    const minWidth = 2 / Math.max(holder.clientWidth, 1);
     for (let at = focus.parent; at; at = at.parent) blocks.unshift(block(at, 0, 1));
     const place = (node, left, width) => {
       blocks.push(block(node, left, width));
@@ -72,18 +76,18 @@ function setUpIcicle() {
       const children = [...node.children.values()].sort((a, b) => b.value - a.value);
       for (const child of children) {
         const part = width * child.value / node.value;
-        if (part >= least) place(child, from, part);
+        if (part >= minWidth) place(child, from, part);
         from += part;
       }
     };
     place(focus, 0, 1);
     holder.replaceChildren(...blocks);
     holder.style.height = `${5 * 32}px`;
-    fit();
+    hideLongNames();
   }
 
-  /* A name that does not fit is left to the line below and to screen readers. */
-  function fit() {
+  /* The line below the plot and the ARIA labels have the hidden names. */
+  function hideLongNames() {
     for (const one of holder.children) {
       one.classList.remove("narrow");
       one.classList.toggle("narrow", one.scrollWidth > one.clientWidth);
@@ -91,11 +95,11 @@ function setUpIcicle() {
   }
 
   measure.addEventListener("change", () => {
-    root = focus = grown(measure.value);
+    root = focus = buildTree(measure.value);
     draw();
-    say(root);
+    describe(root);
   });
-  new ResizeObserver(fit).observe(holder);
+  new ResizeObserver(hideLongNames).observe(holder);
   draw();
 }
 

@@ -12,7 +12,7 @@ from nearfar.report import explain as report
 from nearfar.report.html import page
 from nearfar.schema import Rows
 
-#: Functions or regions in a table.
+#: Maximum number of functions or regions in a table.
 _SHOWN = 20
 
 
@@ -106,7 +106,7 @@ def _findings(result: ExplainResult, functions: Sequence[declared.FunctionsRow])
 
 
 def sizes(rows: Sequence[declared.SizesRow]) -> str:
-    """The regions that gain by larger pages; collapsed, each region at each size."""
+    """Regions that gain by larger pages; below, collapsed, each region at each page size."""
     names = ("page_bytes", "saved_share", "added_bytes", "resident_bytes", "saved_ns")
 
     def table(rows: Sequence[declared.SizesRow], title: str) -> str:
@@ -125,7 +125,7 @@ def sizes(rows: Sequence[declared.SizesRow]) -> str:
 def _named_table(
     declaration: Rows, names: Sequence[str], rows: Sequence[Mapping[str, object]], title: str
 ) -> str:
-    """A table of regions: their names, which may be paths, and these columns."""
+    """A table of regions: their names, which may be paths, and the columns ``names``."""
     cells = page.cells(declaration, names, rows)
     named = [[page.path(row["name"]), *line] for row, line in zip(rows, cells, strict=True)]
     return page.table(declaration.heads("name", *names), named, title)

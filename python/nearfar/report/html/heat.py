@@ -1,6 +1,6 @@
 """The heat map: references by address and time, as one image in the page.
 
-It is not a chart, because a chart would have one mark for each of 65,536 cells.
+An image, because a Vega-Lite chart would have one mark for each of 65,536 cells.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from nearfar.info import HeatMap
 from nearfar.report import palette
 from nearfar.report.html import page
 
-#: Colours of the image, besides transparent for no references.
+#: Number of colours of the image; cells without references are transparent.
 _COLOURS: Final = 64
-#: Dark share of the ramp that is not used, so that one reference is visible on a dark page.
+#: Unused share of the ramp at its dark end, so that one reference is visible on a dark page.
 _DARKEST: Final = 0.15
 
 
 def section(data: HeatMap) -> str:
-    """The section of the page: the image, the busiest regions, and a table of all regions.
+    """The section: the image, the regions with most references, and a table of all regions.
 
     Raises:
         NearfarError: the shape of the counts does not match the bins.
@@ -79,7 +79,7 @@ def section(data: HeatMap) -> str:
 def _png(counts: npt.NDArray[np.int64]) -> bytes:
     """An image with a pixel for each cell, highest address on top; cells of 0 are transparent.
 
-    The scale of colours is logarithmic, so that rarely touched pages are visible too.
+    Colours are on a logarithmic scale, so that rarely touched pages are visible.
     """
     share = np.log(np.maximum(counts, 1)) / max(np.log(counts.max()), 1e-9)
     cells = np.where(counts > 0, 1 + np.rint(share * (_COLOURS - 1)), 0).astype(np.uint8)[::-1]
@@ -105,7 +105,7 @@ def _png(counts: npt.NDArray[np.int64]) -> bytes:
 
 
 def _bands(data: HeatMap) -> str:
-    """Names of the regions next to the image, at their middle, as far as there is room."""
+    """Names next to the image, each at the middle of its region; overlapping ones are omitted."""
     labels = [units.clean(addresses["label"]) for addresses in data["address_bins"]]
     spans, at = [], 0
     for label, group in itertools.groupby(labels):
@@ -118,7 +118,7 @@ def _bands(data: HeatMap) -> str:
     for top, label in reversed(spans):
         if top < free:
             continue
-        free = top + 0.05
+        free = top + 0.05  # about the height of a label, as a share of the image's
         # The last part of a path identifies a file.
         cached = label.startswith("page cache: /")
         name = label.rpartition("/")[2] if cached or label.startswith("/") else label

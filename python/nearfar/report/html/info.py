@@ -12,12 +12,12 @@ from nearfar.report import tables
 from nearfar.report.html import charts, heat, page
 from nearfar.trace import facts
 
-#: Kinds of the records of a region, and their colours, which the page's colour scheme sets.
+#: Kinds of references to a region, and their colours, which the page's colour scheme sets.
 _Part = Literal["loads", "stores", "fetches"]
 _PARTS: Final[tuple[_Part, ...]] = get_args(_Part)
 _COLOURS = ("var(--translation)", "var(--data)", "var(--third)")
 _MAX_REGIONS = 12
-#: Columns that have a chart over time.
+#: Columns with a chart over time.
 _Set = Literal["bytes", "resident_bytes"]
 
 
@@ -135,7 +135,7 @@ class InfoPage(page.Page[Info]):
 
 
 def regions(found: Sequence[declared.RegionsRow]) -> charts.Drawn:
-    """The chart of the hottest regions: its specification and its bars."""
+    """The chart of the hottest regions."""
     shown = found[:_MAX_REGIONS]
     names = [units.clean(r["name"]) or "(no name)" for r in shown]
     bars: list[charts.Datum] = [

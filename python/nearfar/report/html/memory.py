@@ -35,7 +35,7 @@ POLICIES: Final = Words("policy", "fast memory")
 def drawn(
     curves: Sequence[MemoryCurve], slowdown: float, words: Words, colour: alt.Color | None = None
 ) -> charts.Drawn:
-    """The chart; marks show where the first curve has enough memory and where it thrashes.
+    """The chart, with marks where the first curve has enough memory and where it thrashes.
 
     Data sets: ``points`` (``bytes``, ``value``, the name of the curve, labels), and ``marks``
     (``bytes``, ``place``, ``text``). ``colour`` replaces the default encoding.
@@ -69,7 +69,7 @@ def drawn(
 
 
 def section(curves: Sequence[MemoryCurve], title: str, caption: str) -> str:
-    """The section of the page; the script draws the chart."""
+    """The section of the chart, which the script draws."""
     most = units.size(curves[0].whole.bytes)
     label = f"Time against memory size, as a multiple of that with {most}"
     return page.section("enough", title, page.chart("enough", label, caption), wide=True)
@@ -102,7 +102,7 @@ def _spec(
         axis=alt.Axis(title="times as long", format="~g", tickCount=5),
     )
     names = [curve.name for curve in curves]
-    # One column if the legend is too wide for a phone (about 7 pixels a letter).
+    # One column if a single row is too wide for a phone; a letter takes about 7 pixels.
     columns = 0 if sum(7 * len(name) + 30 for name in names) < 300 else 1
     several = len(names) > 1
     legend = alt.Legend(title=None, orient="top", columns=columns) if several else None

@@ -1,7 +1,4 @@
-"""The page of allocations: a picture of the machine, how full each node is, time against size.
-
-Pictures are SVG and need no script; the title of each shape describes it.
-"""
+"""The page of allocations: time against size, and a picture of the filled nodes as SVG."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from nearfar.report.html import charts, page
 from nearfar.report.numa import PLACES
 
 _KINDS = {"dram": "blue", "pmem": "vermillion", "cxl": "green"}
-#: Size of the bar of a node, pixels.
+#: Width and height of the bar of a node, in pixels.
 _WIDE, _HIGH = 46, 86
-#: The mark of a published point, a path of SVG.
+#: The mark of a published point, as an SVG path.
 _CROSS = "M-1,-1L1,1M-1,1L1,-1"
 
 
@@ -76,7 +73,7 @@ class NumaPage(page.Page[NumaResult[AllocRow]]):
 
 
 def _findings(rows: Sequence[AllocRow]) -> list[str]:
-    """At each size the quickest mode, the slowest, and those that cannot hold it."""
+    """At each size the quickest mode, the slowest, and the modes without room."""
     lines = []
     for size in dict.fromkeys(row["size_bytes"] for row in rows):
         times = [
@@ -137,7 +134,7 @@ def _figure(row: AllocRow, topology: Topology) -> str:
 
 
 def _node_bar(x: float, node: TopologyNode, entry: declared.LandedRow | None) -> str:
-    """A node: its outline, its unavailable part (grey), and its allocated part, from below."""
+    """A node: its outline, its unavailable part (grey, from the top), its allocated part below."""
     y = 24
     share = _share(node, entry)
     reserved = max(1 - share - entry["free_bytes"] / node["bytes"], 0.0) if entry else 0.0
@@ -161,7 +158,7 @@ def _share(node: TopologyNode, entry: declared.LandedRow | None) -> float:
 
 
 def _filled(node: TopologyNode, entry: declared.LandedRow | None) -> str:
-    """A node and the share that is filled, in words."""
+    """A node and its filled share, in words."""
     use = f"{100 * _share(node, entry):.1f} % filled" if entry else "not the kernel's"
     return f"{node['label']}, {units.size(node['bytes'])}: {use}"
 
@@ -170,7 +167,7 @@ def _chart(rows: Sequence[AllocRow], published: Sequence[Published]) -> charts.D
     """Seconds against size, a line for each mode; published points as crosses."""
     import altair as alt
 
-    # Published points far above the simulated sizes would squeeze the rest.
+    # Published points at much larger sizes would compress the scale.
     most = 2 * max((row["size_bytes"] for row in rows), default=0)
     known = [
         *((row["mode"], row["size_bytes"], row["seconds"], "computed") for row in rows),

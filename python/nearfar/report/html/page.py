@@ -1,4 +1,4 @@
-"""The base of all pages: their parts, escaping, embedded data, styles, scripts.
+"""The base of all pages: parts, escaping, embedded data, styles, scripts.
 
 Each study's page is a :class:`Page`. Strings from a trace or a file system are escaped: in HTML by
 :func:`text`, in scripts by :func:`embed`. The page's content security policy also forbids every
@@ -29,13 +29,14 @@ from nearfar.report.html.charts import Drawn
 from nearfar.result import Result
 from nearfar.schema import Column, Rows
 
-#: The start of an exponent, where a browser would break the line.
+#: The start of a negative exponent, where a browser would break the line.
 _EXPONENT = re.compile(r"(?<=\d)e-(?=\d)")
 #: A slash within a path.
 _SLASH = re.compile(r"(?<=[^\s/])/(?=[^\s/])")
 
 R = TypeVar("R", bound=Result)
 
+#: The content security policy.
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -69,7 +70,7 @@ def name(path: object) -> str:
 
 
 def legend(pairs: Iterable[tuple[str, str]]) -> str:
-    """A key of CSS colours and plain names; a swatch and its name stay on one line."""
+    """A legend of CSS colours and plain names; a swatch and its name stay on one line."""
     items = "".join(
         f'<span><span class="swatch" style="background:{text(colour)}"></span> {text(name)}</span>'
         for colour, name in pairs
@@ -130,7 +131,7 @@ def table(
 
 
 def prose_table(headers: Sequence[str], rows: Iterable[Sequence[object]], caption: str) -> str:
-    """A table of cells of plain text, which are typeset."""
+    """A table whose cells are plain text, which is typeset."""
     return table(headers, (list(map(prose, row)) for row in rows), caption)
 
 
@@ -161,7 +162,7 @@ def section(identifier: str, title: str, body: str, wide: bool = False) -> str:
 
 
 def chart(identifier: str, label: str, caption: str) -> str:
-    """The container of a chart, with its name and a caption that describes its contents."""
+    """The container of a chart, with its ARIA label and a caption."""
     return (
         f'<figure><div class="chart" id="{identifier}-chart" role="img" '
         f'aria-label="{text(label)}" aria-describedby="{identifier}-caption"></div>'
@@ -249,7 +250,7 @@ class Page(Generic[R]):
     kicker: str
     #: The first heading, HTML.
     heading: str
-    #: The finding in a sentence or two, plain text.
+    #: The finding, plain text.
     headline: str
     #: Further lines of the finding, plain text.
     more: Sequence[str] = ()
@@ -298,7 +299,7 @@ class Page(Generic[R]):
         more: str = "",
         wide: bool = False,
     ) -> str:
-        """The section of a chart, and ``more`` HTML below it; keeps the chart's data.
+        """The section of a chart, and ``more`` below it; adds the chart to ``self.charts``.
 
         Args:
             identifier, title, wide: as for :func:`section`.
@@ -337,7 +338,8 @@ class Page(Generic[R]):
         """The whole page, to be written as UTF-8."""
         parts = self._sections()
         made = details("Input, options and version", self._provenance())
-        # Sections after the last wide one fill two columns; of an odd number, the last is wide.
+        # Sections after the last wide one are in two columns; if their number is odd, the last is
+        # wide.
         narrow = itertools.takewhile(lambda part: 'class="wide"' not in part[:80], reversed(parts))
         odd = (len(list(narrow)) + 1 + bool(self.glossary)) % 2 == 1
         wide = odd and not self.glossary
@@ -373,7 +375,7 @@ class Page(Generic[R]):
 
 
 def _themes() -> dict[str, object]:
-    """The page's two colour schemes, for charts."""
+    """Two colour schemes for charts; ``low`` to ``high`` is the usable part of ``heat``."""
     names = palette.OKABE_ITO
     marks = [palette.viridis(i / 63) for i in range(64)]
     return {
@@ -425,7 +427,7 @@ def _library() -> str:
         with contextlib.suppress(OSError, NearfarError):
             cached.parent.mkdir(parents=True, exist_ok=True)
             write_whole(cached, source, force=True)
-    # A script element has no escapes; these two strings would end or confuse it.
+    # A script element has no escapes; these two strings would end it or begin a comment.
     return str(source).replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

@@ -87,8 +87,8 @@ function setUpRates(name, series) {
     };
   };
 
-  /* From all measured points, shown or not: the axis stays put while series come and go, and a bad
-     curve that leaves them does not squeeze them. */
+  /* The axis covers all measured points, also hidden ones, so that it does not move. Curves do not
+     extend it, because a bad fit would compress the points. */
   const scale = () => {
     const values = points.map((p) => p.value).filter((v) => v > 0);
     const least = values.length ? Math.min(...values) : 1e-6;

@@ -158,7 +158,7 @@ def _check(identifier: str, label: str, on: bool) -> str:
 
 
 class Cell(TypedDict):
-    """The view of a memory size and storage: the finding, and a row for each page size."""
+    """The data of a memory size and storage: the finding, and a row for each page size."""
 
     sentence: str
     rows: list[charts.Datum]
@@ -378,7 +378,7 @@ def _rates(result: PagingResult, name: str, title: str, key: findings.Rate, labe
         + "</p>"
     )
     measured = {(findings.memory_of(row), row["page_bytes"]): row[key] for row in result.rows}
-    # The largest memory has a row of every page size.
+    # TLB misses are shown for the largest memory, which has a row of every page size.
     columns = memories if faults else memories[-1:]
     rows = [
         [page.prose(units.size(p))] + [optional(measured.get((m, p))) for m in columns]

@@ -66,7 +66,7 @@ class ReproducePage(page.Page[Reproduced]):
 
 
 def _by_paper(rows: Sequence[declared.Row]) -> dict[str, list[declared.Row]]:
-    """Rows by paper: rows that do not hold first, and papers with most such rows first."""
+    """Rows by paper: rows that do not hold first, papers with most of these first."""
     found: dict[str, list[declared.Row]] = {}
     for row in sorted(rows, key=lambda row: list(report.STATES).index(row["holds"])):
         found.setdefault(row["paper"], []).append(row)
@@ -149,7 +149,6 @@ def holds(rows: Sequence[declared.Row]) -> charts.Drawn:
 
 
 def _ratios(rows: Sequence[declared.Row]) -> charts.Drawn:
-    """The chart of our numbers divided by the published ones."""
     import altair as alt
 
     names = [papers.label(paper) for paper in _by_paper(rows)]
@@ -195,7 +194,7 @@ def _ratios(rows: Sequence[declared.Row]) -> charts.Drawn:
 
 
 def figure(content: Figure) -> charts.Drawn:
-    """The chart of a figure: its specification, points and curves."""
+    """The chart of a figure."""
     names = [series["name"] for series in content["series"]]
     pages = sorted({size for series in content["series"] for size, _ in series["points"]})
 
@@ -227,7 +226,7 @@ def _value_label(value: float, time: bool) -> str:
 
 def _numbers(figure: Figure) -> str:
     series = figure["series"]
-    # A curve has no point at page sizes of which the memory holds too few.
+    # A curve has no point at page sizes with too few frames.
     curves = [{size: value for size, value in curve["points"]} for curve in series]
     rows = [
         [

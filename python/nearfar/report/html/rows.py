@@ -1,6 +1,6 @@
 """The page of many runs: a sweep, or several runs of a study.
 
-Rows are compared within one program only, and only if they differ in nothing but the named choice.
+Two rows are compared only if they are of one program and differ in a single choice.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from nearfar.run_folder import Run
 from nearfar.schema import Column, options_of, written
 from nearfar.sweep import SweepResult
 
-#: The most rows, charts, series, places on an axis, and sentences of a page.
+#: Maximum numbers of rows, charts, series, places on an axis, and sentences of a page.
 _ROWS: Final = 500
 _CHARTS: Final = 6
 _SERIES: Final = 7
 _PLACES: Final = 60
 _SENTENCES: Final = 4
-#: Ratios from this one on are written as a factor instead of a percentage.
+#: Ratios from this one up are written as a factor, not as a percentage.
 _FACTOR: Final = 2.0
 #: Columns that say which program a row is of.
 _PROGRAMS: Final = ("program", "trace", "traces", "workload", "command", "load", "first")
@@ -38,7 +38,7 @@ class Choice(NamedTuple):
 
     Attributes:
         key: the key; value, base: the two values.
-        ratios: metric over that of the first value, for each pair of rows.
+        ratios: metric with ``value`` over metric with ``base``, for each pair of rows.
     """
 
     key: str
@@ -122,7 +122,6 @@ class RowsPage(page.Page[Result]):
         return text if " " in text else text.rpartition("/")[2]
 
     def _programs(self) -> dict[str, list[Row]]:
-        """The rows of each program."""
         found: dict[str, list[Row]] = {}
         for row in self.measured:
             found.setdefault(self._program(row), []).append(row)
@@ -169,7 +168,7 @@ class RowsPage(page.Page[Result]):
         )
 
     def _best(self) -> list[str]:
-        """The best row of each program."""
+        """A sentence on the best row of each program."""
         lines = []
         for name, rows in self._programs().items():
             best = self._best_row(rows)
@@ -216,7 +215,7 @@ class RowsPage(page.Page[Result]):
 
     def _charts(self) -> str:
         """A chart for each program with several values of the key that varies most."""
-        # Runs have no order: they are the colours, unless nothing else varies.
+        # Runs have no order, so they are on the axis only if nothing else varies.
         ordered = sorted(self.varying, key=lambda key: (key == "run", -len(self._values(key))))
         if not ordered or len(self._values(ordered[0])) > _PLACES:
             return ""
@@ -226,8 +225,8 @@ class RowsPage(page.Page[Result]):
         rest = [key for key in others if key != series]
         body = ""
         for name, rows in self._programs().items():
-            # Other keys stay at the best row's values: means would not be comparable, as not all
-            # combinations have rows.
+            # Other keys have the best row's values: not all combinations have rows, so means would
+            # not be comparable.
             fixed = {key: _shown(key, self._best_row(rows)) for key in rest}
             rows = [r for r in rows if all(_shown(key, r) == fixed[key] for key in rest)]
             if len({_shown(across, row) for row in rows}) < 2:

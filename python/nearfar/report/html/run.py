@@ -1,4 +1,4 @@
-"""The page of ``nearfar run``: the slowdown, where memory was, what the policy did."""
+"""The page of ``nearfar run``: the slowdown, memory by tier, counts of events."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RunPage(page.Page[Outcome]):
         ]
 
     def _bars(self, parts: tuple[tuple[str, str], ...]) -> str:
-        """Bars to one scale, of the columns that have a value."""
+        """Bars of the columns that have a value, to one scale."""
         values: dict[str, float | None] = dict(self.row)  # type: ignore[arg-type]
         known = [(declared.ROWS.column(name), value, colour) for name, colour in parts
                  if (value := values[name]) is not None]  # fmt: skip
@@ -87,7 +87,7 @@ class RunPage(page.Page[Outcome]):
 
 
 def _headline(result: Outcome) -> str:
-    """The slowdown, if it was measured, and where the memory was."""
+    """The slowdown, if it was measured, and the peak memory of both tiers."""
     time = f"{result.seconds:.2f} s"
     if result.slowdown is not None:
         bare = f"{result.alone_seconds:.2f} s"

@@ -1,9 +1,9 @@
-/* Without faults there is nothing to choose. */
+/* Without faults the page has no histogram. */
 if (byId("which")) {
   const cells = read("cells");
   const which = byId("which");
   const chart = new Chart("service", 2);
-  /* Never an empty set: Vega warns that it has no extent. What is not there is drawn unseen. */
+  /* Vega warns about empty data sets, so these get an invisible row. */
   const sets = ({ bars, threshold }) => ({
     bars: bars.length ? bars : [{ low: 1, high: 2, value: 0, kind: "actual" }],
     threshold: [threshold ?? { low: bars.length ? bars[0].low : 1, shown: 0 }],

@@ -55,7 +55,7 @@ class SsdPage(page.Page[SsdResult]):
     scripts = ("common.js", "ssd.js")
 
     def __init__(self, result: SsdResult) -> None:
-        """Make the script's data for each row."""
+        """Write the headings and make the script's data."""
         super().__init__(result, result.run, len(result.rows))
         trace = page.name(result.run["trace"])
         self.heading = f"Wait for flash, or run something else? <code>{trace}</code>"
@@ -137,7 +137,6 @@ def _answers(result: SsdResult, faults: bool) -> list[str]:
 
 
 def _times(rows: Sequence[declared.Row]) -> charts.Drawn:
-    """The chart of time against DRAM, a line for each policy."""
     import altair as alt
 
     names = list(dict.fromkeys(units.clean(row["epf"]) for row in rows))

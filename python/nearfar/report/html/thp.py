@@ -1,4 +1,4 @@
-"""The page of ``nearfar thp``: memory over time, and the time of a reference, by policy."""
+"""The page of ``nearfar thp``: memory over time, and times per reference, by policy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GLOSSARY: Final = (
 
 
 class ThpPage(page.Page[ThpResult]):
-    """Settings for huge pages of one program."""
+    """Huge page policies of one program."""
 
     kicker = "nearfar: thp"
     title = "Huge pages - nearfar"

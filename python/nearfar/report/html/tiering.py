@@ -17,7 +17,7 @@ from nearfar.tiering import TieringResult, fast_memories, of_memory, shown_memor
 if TYPE_CHECKING:
     import altair as alt
 
-#: Columns of the series that have a chart over the run.
+#: Columns of the series with a chart over the run.
 _Curve = Literal["bandwidth_mb_s", "fast_hit_ratio", "shadow_copies", "shadow_bytes", "fast_bytes"]
 #: Charts over the run: column, title, title of the axis, and kind of number.
 _CURVES: Final[dict[str, tuple[_Curve, str, str, str]]] = {
@@ -27,7 +27,7 @@ _CURVES: Final[dict[str, tuple[_Curve, str, str, str]]] = {
     "held": ("shadow_bytes", "Memory held by shadows", "bytes", "size"),
     "fast": ("fast_bytes", "Fast memory in use", "bytes", "size"),
 }
-#: Counts that have a box plot over seeds, summed over the run.
+#: Counts with a box plot over seeds, summed over the run.
 _Box = Literal[
     "shadow_faults", "shadow_reclaims", "demotions_remapped", "shadow_copies", "promotions"
 ]
@@ -48,6 +48,7 @@ _GLOSSARY = (
     ("oracle", "Knows how often each page will be used: a bound, not a policy."),
 )
 
+#: Caption of the chart of time against fast memory.
 _ENOUGH = "1 is the lowest time of any policy with all the program's memory fast."
 
 
@@ -159,10 +160,9 @@ class TieringPage(page.Page[TieringResult]):
         import altair as alt
 
         body, never = "", []
-        # A single seed has no spread.
         single = len(seeds) == 1
         over = f"minimum, quartiles, maximum over {len(seeds)} seeds"
-        # Narrow charts: about 6 pixels a letter.
+        # The charts are narrow; a letter takes about 6 pixels.
         turned = sum(6 * len(name) + 12 for name in names) > 240
         for key, title in _BOXES.items():
             totals: list[charts.Datum] = [
@@ -206,7 +206,7 @@ def _axis(kind: str, title: str, largest: float = 0) -> alt.Axis:
 
 
 def _colour(names: Sequence[str], legend: bool, among: Sequence[str] | None = None) -> alt.Color:
-    """Colours by policy, the same in every chart; the legend lists ``among``, or all."""
+    """Colours of policies, the same in every chart; a legend lists ``among``, by default all."""
     import altair as alt
 
     colours = [palette.OKABE_ITO[c] for c in ("blue", "orange", "green", "vermillion", "purple")]
@@ -222,7 +222,7 @@ def _colour(names: Sequence[str], legend: bool, among: Sequence[str] | None = No
 
 
 def bandwidth(rows: Sequence[declared.Row], names: list[str]) -> charts.Drawn:
-    """The chart of bandwidth by phase and policy: its specification and its bars."""
+    """The chart of bandwidth by phase and policy."""
     import altair as alt
 
     phases = list(dict.fromkeys(row["phase"] for row in rows))

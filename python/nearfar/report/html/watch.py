@@ -1,4 +1,4 @@
-"""The page of ``nearfar watch``: time against memory, and memory used against the window."""
+"""The page of ``nearfar watch``: time against memory, and working set against its window."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GLOSSARY = (
 
 
 class WatchPage(page.Page[WatchResult]):
-    """One answer."""
+    """The memory that one target needs."""
 
     title = "Memory in use - nearfar"
     kicker = "nearfar: watch"
@@ -72,7 +72,6 @@ def curve(result: WatchResult) -> charts.Drawn:
 
 
 def _windows(points: Sequence[declared.WindowsRow]) -> charts.Drawn:
-    """The chart of working sets, a line for all memory and one for files."""
     import altair as alt
 
     x = alt.X(

@@ -1,7 +1,6 @@
 """Charts of results for notebooks, as ``altair.Chart``: the first chart of each study's page.
 
-One file per study with ``draw(result)``, which the result names (``Result.chart``). Charts that a
-page has too are taken from :mod:`nearfar.report.html`.
+One file per study with ``draw(result)``, which the result names (``Result.chart``).
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def legend(spec: Spec, field: str, **keys: object) -> None:
         colour["legend"] = {"title": None, "orient": "top", **keys}
 
 
-#: The number of places along an axis that can still be read.
+#: The maximum number of legible places along an axis.
 PLACES = 24
 
 
@@ -71,13 +70,13 @@ def limit(items: Sequence[T]) -> tuple[Sequence[T], str]:
 
 
 def bars(rows: Sequence[Datum], title: str, *, x: str, series: str, axis: str, label: str) -> Chart:
-    """Bars side by side: ``value`` of each row, by the row's ``x`` and ``series``.
+    """Grouped bars: the ``value`` of each row, by ``x`` and ``series``.
 
     Args:
-        rows: mappings of ``value`` and the two keys, which are texts.
+        rows: mappings of ``value`` and of the keys named by ``x`` and ``series``, which are texts.
         title: of the chart.
         x: key of the places along the axis, in the order of the rows.
-        series: key of the colours.
+        series: key of the bars at one place, each in a colour.
         axis: title of the axis of ``value``, with its unit.
         label: Vega expression of a tick, as in :mod:`nearfar.report.html.charts`.
     """
@@ -85,7 +84,7 @@ def bars(rows: Sequence[Datum], title: str, *, x: str, series: str, axis: str, l
 
     order = list(dict.fromkeys(str(row[x]) for row in rows))
     names = list(dict.fromkeys(str(row[series]) for row in rows))
-    # Labels that would overlap are turned; a character takes about 6 pixels.
+    # Turn labels that would overlap; a letter takes about 6 pixels.
     turned = sum(6 * len(place) + 12 for place in order) > WIDTH
     data = alt.Chart(alt.NamedData("bars"))
     drawn = data.mark_bar().encode(

@@ -10,7 +10,7 @@ from nearfar.report.plots import Chart, chart
 
 
 def draw(result: AdviseResult) -> Chart:
-    """The chart of the page for one virtual machine."""
+    """A predicted line, simulated points, and marked page sizes."""
     if not result.rows:
         raise NearfarError("plot: the result has no rows to draw")
     row = result.rows[0]

@@ -1,4 +1,4 @@
-"""The change of each row in the first metric."""
+"""The change of the first metric in each row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nearfar.report.plots import Chart, bars, limit
 
 
 def draw(result: DiffResult) -> Chart:
-    """A bar for each row, coloured by verdict; of many rows, those that changed most."""
+    """A bar for each row, coloured by verdict; of many rows, those with the largest change."""
     run = result.run
     metric = next(iter(run["metrics"]))
     changed = [

@@ -17,7 +17,7 @@ _AXES = {
     "tlb": declared.ROWS.column("tlb_miss_rate").axis,
     "fault": declared.ROWS.column("fault_rate").axis,
 }
-#: Points of a curve between the smallest and largest page size.
+#: Number of points of a curve.
 _CURVE = 49
 
 

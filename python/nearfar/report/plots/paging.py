@@ -1,7 +1,7 @@
 """Time per reference by page size, at the middle memory size and the first storage.
 
-Page sizes that thrash can take a thousand times as long as the best one, and would hide the other
-bars: bars end at :data:`MAX` times the time of 4 KiB, with their time written on them.
+Page sizes that thrash can take a thousand times as long as the best one. To keep the other bars
+visible, bars end at :data:`MAX` times the time of 4 KiB, with their time written on them.
 """
 
 from __future__ import annotations

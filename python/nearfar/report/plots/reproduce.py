@@ -1,4 +1,4 @@
-"""The first figure that was redrawn; without one, how many statements hold."""
+"""The first redrawn figure of a paper; without one, how many statements hold."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ from nearfar.report.plots import Chart, bars, limit
 from nearfar.run_folder import Run
 from nearfar.sweep import SweepResult
 
-#: The number of colours that are still distinguishable.
+#: The maximum number of distinguishable colours.
 _SERIES = 8
 
 
 def draw(result: SweepResult) -> Chart:
-    """Cells along the axis, rows of a cell by colour; only the first if there are many."""
+    """Cells along the axis, the rows of a cell by colour; only the first if there are many."""
     run = Run(result.folder, result.study, result, result.columns)
     rows, keys = flat(run)
     metric = next(iter(run.columns.metrics))

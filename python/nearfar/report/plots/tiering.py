@@ -1,4 +1,4 @@
-"""Time against fast memory, or, if only one size was run, bandwidth by phase and policy."""
+"""Time against fast memory or, with a single size, bandwidth by phase and policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time against memory size, by the faults that a program would have."""
+"""Predicted time against memory size."""
 
 from __future__ import annotations
 
