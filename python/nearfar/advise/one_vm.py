@@ -73,7 +73,7 @@ def advice(
     prediction = predict(seen, every, costs, memory, tlb, model)
     choice = _choose(vm, prediction, tried)
 
-    # The choice is made; now compare it with the simulation.
+    # Compare the choice with the simulation.
     exact = costs.exact([points[size] for size in every])
     row = new_row(vm, (memory, fraction), prediction, choice, tried, exact)
     simulated = {point["page_bytes"]: point["simulated_ns"] for point in row["curve"]}
@@ -81,7 +81,7 @@ def advice(
     error = left_out_error(seen, choice.advised, costs, memory, tlb)
     judged = choice.model
     if len(seen) > 1 and {*tried} <= {*fitted}:
-        # A prediction from all sizes has no error: hold out each size in turn.
+        # A prediction from all sizes has no error: judge the choice from held-out predictions.
         blind = {
             size: from_others(seen, size, costs, memory, tlb, prediction.model) for size in tried
         }

@@ -23,9 +23,8 @@ NO_REGRET: Final = (
 class Group(TypedDict):
     """Regret over the rows of a group: ``all``, or a ``MACHINE/STORAGE``.
 
-    ``median``, ``p95`` and ``worst`` are of the model's page (``model_regret``); ``papers``: number
-    of rows that used the papers' forms; ``exceed``: number of rows above the goal of the 95th
-    percentile.
+    ``median``, ``p95`` and ``worst`` are of the model's page (``model_regret``). ``papers``: rows
+    that used the papers' forms. ``exceed``: rows above the goal at the 95th percentile.
     """
 
     group: str
@@ -64,12 +63,10 @@ class Evaluation(TypedDict):
 
 
 def evaluate(rows: Iterable[declared.Row], sizes: str = "all") -> Evaluation:
-    """Regret over all rows and by storage; and the rows that exceed the goals.
+    """Regret over all rows and by storage, and the rows that exceed the goals.
 
-    ``regret`` is that of the advised page, ``model_regret`` that of the model's page, without the
-    threshold ``min_gain``. If the model sees every size, each size is predicted with that size held
-    out, because a model that passes through all known times has no regret. The goals are for the
-    model's page, because the threshold adds at most ``min_gain`` to its regret.
+    The goals are for the model's page (``model_regret``), because the threshold ``min_gain`` of the
+    advised page adds at most ``min_gain`` to the regret.
 
     Raises:
         NearfarError: the rows are of ``--view machine``, which has no model.

@@ -126,24 +126,24 @@ def apply(
         NearfarError: bad input; the kernel cannot set this size; no permission to set it.
     """
     values = complete(declared.OPTIONS, options)
-    words = [str(word) for word in command]
-    if not words:
+    arguments = [str(word) for word in command]
+    if not arguments:
         raise NearfarError("command: is empty; put the program after `--`")
-    if shutil.which(words[0]) is None:
-        raise NearfarError(f"{words[0]}: no such program in PATH, or it is not executable")
+    if shutil.which(arguments[0]) is None:
+        raise NearfarError(f"{arguments[0]}: no such program in PATH, or it is not executable")
     repeat = count("--repeat", values["repeat"], 1)
     threads = count("--threads", values["threads"], 0, 1024)
     policy = page if isinstance(page, str) and is_policy(page) else None
-    wanted = None if policy is None else words_of(policy)
+    words = None if policy is None else words_of(policy)
     if policy is not None:
         page_bytes = largest(policy)
     else:
         page_bytes = parse_bytes(page, "--page") if isinstance(page, str) else page
-    planned = plan(page_bytes, sysfs, words=wanted)
+    planned = plan(page_bytes, sysfs, words=words)
     if not values["yes"]:
-        return ApplyResult(replace(planned, setting=policy), words, done=False)
+        return ApplyResult(replace(planned, setting=policy), arguments, done=False)
     trace = values["trace"]
-    prediction: of_policies.Predict | None = None
+    prediction: of_policies.Compare | None = None
     if trace is not None and policy is not None:
         prediction = of_policies.predicted(Path(trace), policy, acting(sysfs), threads)
     elif trace is not None:
@@ -159,7 +159,7 @@ def apply(
             progress(done, len(runs))
         sys.stdout.flush()
         change = (
-            applied(page_bytes, sysfs, runtime, words=wanted)
+            applied(page_bytes, sysfs, runtime, words=words)
             if setting == _PAGE_RUN
             else nullcontext()
         )
@@ -167,7 +167,7 @@ def apply(
             planned = made_plan or planned
             before = counters(page_bytes, sysfs)
             disable = None if made_plan is None else made_plan.disable
-            measured = run(words, disable=disable, stdin=stdin, stdout=stdout)
+            measured = run(arguments, disable=disable, stdin=stdin, stdout=stdout)
             after = counters(page_bytes, sysfs)
         rows.append(_row(number, setting, page_bytes, measured, before, after))
         if measured.interrupted:
@@ -175,7 +175,7 @@ def apply(
     summary = _summarize(rows)
     return ApplyResult(
         plan=replace(planned, setting=policy),
-        command=words,
+        command=arguments,
         done=True,
         rows=rows,
         summary=summary,

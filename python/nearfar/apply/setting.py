@@ -5,9 +5,9 @@ Linux 6.8, one for each size (``hugepages-64kB/enabled``):
 https://docs.kernel.org/admin-guide/mm/transhuge.html. They apply to the whole machine.
 
 This process undoes its changes. If it is killed, a watchdog process, which waits for its end,
-undoes them. If the watchdog is killed as well, the next run or :func:`restore` undoes them from a
-journal, which is written before any change. The first two do not need the journal, because the
-command may have deleted it. A lock, which the watchdog also holds, prevents concurrent changes.
+undoes them. Neither needs the journal, which the command may have deleted; it is written before any
+change. If the watchdog is killed as well, the next run or :func:`restore` undoes the changes from
+the journal. A lock, which the watchdog also holds, prevents concurrent changes.
 """
 
 from __future__ import annotations
@@ -123,10 +123,10 @@ def plan(
     programs that request huge pages still get them.
 
     A command that requests huge pages (``MADV_HUGEPAGE``), as QEMU does for a guest's memory, would
-    then get the largest of these sizes. With ``asking``, the size is set to ``madvise`` and all
-    others to ``never``, which does not affect programs that do not request huge pages.
+    then get the largest size that is not off. With ``asking``, the size is set to ``madvise`` and
+    all others to ``never``, which does not affect programs that do not request huge pages.
 
-    ``words``, by file, are written instead if given; they turn off page sizes without a word.
+    With ``words`` (values by file), these are written instead, and other page sizes are turned off.
 
     Raises:
         NearfarError: this kernel does not support the size; the message names the nearest one.
@@ -277,7 +277,6 @@ def _undo(journal: Path, sysfs: Path) -> list[Change]:
     except FileNotFoundError:
         return []
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        # An interrupted write cannot be the cause: the journal was renamed after it was written.
         raise NearfarError(
             f"{journal}: damaged ({error}); check the settings in {sysfs}, then delete it"
         ) from None
@@ -289,7 +288,7 @@ def _undo(journal: Path, sysfs: Path) -> list[Change]:
 
 
 def _put_back(changes: Sequence[Change], sysfs: Path) -> list[Change]:
-    """Undo changes, the last first, unless others have changed the setting since."""
+    """Undo changes, the last first, except of settings that others have changed since."""
     undone, failed = [], None
     for change in reversed(changes):
         file = sysfs / change.file

@@ -38,8 +38,8 @@ Held = list[_engine.MappedMemory]
 
 
 def cost(bench: Bench) -> tuple[Section, float]:
-    """``[cost]`` of a fault without clearing and of a context switch, and nanoseconds per fault
-    of many such faults in a row."""
+    """``[cost]`` of a fault without clearing and of a context switch, and nanoseconds per fault if
+    the former are back to back."""
     bench.say("faults")
     with bench.pinned() as cpu:
         # A first read maps the zero page.
@@ -70,7 +70,10 @@ def _runs(bench: Bench) -> int:
 def zero_fill(
     bench: Bench, page_fault: float, sysfs: Path = SYSFS, runtime: Path = RUNTIME
 ) -> tuple[Section, Sourced | None]:
-    """``[fault.SIZE]`` for each page size of this machine, and ``[cost] zeroing``."""
+    """``[fault.SIZE]`` for each page size of this machine, and ``[cost] zeroing``.
+
+    ``page_fault``: nanoseconds of a fault without clearing.
+    """
     try:
         sizes = [BASE, *switches(sysfs)]
     except NearfarError as error:
@@ -116,8 +119,8 @@ def zero_fill(
 
 
 def _host_reclaims(bench: Bench, held: Held, room: int) -> bool:
-    """Whether the host reclaims freed memory. If so, holds the free memory that the host backs, so
-    that the host has to allocate the memory that is touched next."""
+    """Whether the host reclaims freed memory. If so, ``held`` gets the free memory that the host
+    backs, so that it has to allocate what is touched next."""
     bench.say("memory that the host backs")
     time.sleep(_RECLAIM_SECONDS)
     with bench.pinned():
@@ -134,7 +137,7 @@ def _host_reclaims(bench: Bench, held: Held, room: int) -> bool:
 
 
 def _use_up(page: int, pages: str, held: Held, room: int) -> bool:
-    """Touch and hold memory until several runs in a row take long."""
+    """Touch and hold memory until the host has to allocate it; returns whether it had to."""
     times: list[float] = []
     for _ in range(0, room, _RUN):
         held.append(_engine.MappedMemory(_RUN, pages, None))
@@ -175,8 +178,8 @@ def _times(
     """Nanoseconds per page of first writes to new memory, and to memory that was just freed.
 
     Both include the work of a program between faults and the time to free the page. If the host
-    reclaims memory, new memory is that of runs in which the host had to allocate, if these are
-    enough. The third value is the number of runs left out; None if too few had to allocate.
+    reclaims memory, the former are only of runs in which the host had to allocate. The third value
+    is the number of runs left out; None if the host had to allocate in too few.
 
     Raises:
         NearfarError: the kernel gave smaller pages.
