@@ -119,7 +119,7 @@ def advise(
     return carry_out(Plan.of(traces, **options), progress)
 
 
-#: Page size of a host that was not configured for large pages.
+#: Assumed page size of a VM's host.
 _HOST_PAGE: Final = "4K"
 
 

@@ -46,7 +46,6 @@ from nearfar.sizes import parse_page_sizes
 
 Array = npt.NDArray[np.float64]
 
-#: Values of ``model``.
 MODEL_CHOICES: Final = {
     "auto": "the papers' forms where they hold, else the bridge",
     "papers": "always the papers' forms",
@@ -452,7 +451,7 @@ def _line(at: Array, x: Array, y: Array, slopes: tuple[float, float]) -> Array:
 
 
 def _pages(at: Array, x: Array, y: Array) -> Array:
-    """Logarithm of the distinct pages per reference."""
+    """As :func:`_line`, of the distinct pages per reference, with :data:`_PAGES_SLOPE` outside."""
     values = np.interp(at, x, y)
     for end, beyond in ((0, at < x[0]), (-1, at > x[-1])):
         values[beyond] = y[end] + _PAGES_SLOPE * (at[beyond] - x[end])

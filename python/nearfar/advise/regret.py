@@ -13,7 +13,6 @@ from nearfar.errors import NearfarError
 #: Goals of ``--evaluate``: regret at the median and at the 95th percentile, by ``sizes``.
 GOALS: Final = {"all": (0.02, 0.05), "few": (0.05, 0.10)}
 
-#: The error for rows of ``--view machine``.
 NO_REGRET: Final = (
     "--evaluate: compares a model with the simulation, but --view machine has no model; "
     "use --view paper"
@@ -118,7 +117,6 @@ def evaluate(rows: Iterable[declared.Row], sizes: str = "all") -> Evaluation:
 
 
 def _regret(row: declared.Row) -> float:
-    """Regret of the model's page."""
     if row["model_regret"] is None:
         raise NearfarError(NO_REGRET)
     return row["model_regret"]

@@ -51,7 +51,6 @@ __all__ = ["ApplyResult", "Change", "Plan", "apply", "plan", "restore"]
 _BASE_RUN, _PAGE_RUN = "base", "page"
 #: Columns, and their files below ``hugepages-*/stats``.
 _COUNTERS: Final = {"huge_allocations": "anon_fault_alloc", "huge_fallbacks": "anon_fault_fallback"}
-#: Quantities of the summary, in this order.
 _SUMMARY: Final = (
     "seconds",
     "user_seconds",

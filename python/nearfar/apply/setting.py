@@ -126,7 +126,8 @@ def plan(
     then get the largest size that is not off. With ``asking``, the size is set to ``madvise`` and
     all others to ``never``, which does not affect programs that do not request huge pages.
 
-    With ``words`` (values by file), these are written instead, and other page sizes are turned off.
+    With ``words`` (values by file), these are written instead. Of the other page sizes, the largest
+    then inherits the setting for all sizes, and the rest are turned off.
 
     Raises:
         NearfarError: this kernel does not support the size; the message names the nearest one.
@@ -160,11 +161,11 @@ def plan(
 
 
 def _changes(words: Mapping[str, str], sysfs: Path) -> tuple[Change, ...]:
-    """The changes from the present settings to ``words``, by file."""
     files = switches(sysfs)
     wanted = {**dict.fromkeys(files.values(), "never"), **words}
     largest = files[max(files)]
     if largest not in words:
+        # Of the sizes without a value, only the largest follows the setting for all sizes.
         wanted[largest] = "inherit"
     changes = []
     for file, becomes in wanted.items():

@@ -162,7 +162,6 @@ class Packages:
         self._apt("apt-get", "update", may_fail=True)
 
     def _download(self, packages: Sequence[Package]) -> None:
-        """Download packages into the cache."""
         if not packages:
             return
         if watched():

@@ -58,7 +58,6 @@ def cost(bench: Bench) -> tuple[Section, float]:
 
 
 def _zero_page_ns(work: _engine.ProgramWork | None) -> float:
-    """Nanoseconds of a fault that maps the zero page."""
     ns, _ = _engine.MappedMemory(_RUN, "small", None).read(BASE, work)
     return ns / (_RUN // BASE)
 

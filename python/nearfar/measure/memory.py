@@ -121,7 +121,7 @@ def _capacity(bench: Bench, section: Section, name: str, lines: int, bound: floa
     step = max(cache.size // 32 // LINE // ways, 1) * ways
 
     def fitting() -> int:
-        """The lines that fit, in steps, by bisection."""
+        """The number of lines that fit, divided by ``step``, by bisection."""
         low, high = lines, limit
         while high - low > step:
             middle = (low + high) // 2

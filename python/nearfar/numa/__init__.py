@@ -310,7 +310,6 @@ def _result(
     text: str,
     arguments: Sequence[str | PathLike[str]] = (),
 ) -> NumaResult[Any]:
-    """The result from the engine's JSON."""
     result = json.loads(text)
     run = provenance(
         "numa",
