@@ -134,7 +134,7 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
     as_machine = options["view"] == by_machine.MODEL
     tried = tried_sizes(options)
     shown = shown_sizes(str(options["sizes"]), tried)
-    # The nearest settable sizes may be set instead of an advised one.
+    # Also simulate the sizes that may be set instead of an advised one.
     instead = {
         near.page_bytes
         for vm in vms

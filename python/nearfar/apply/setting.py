@@ -66,7 +66,7 @@ class Plan:
         base_bytes: the base page size.
         changes: settings of the machine, in the order in which they are written.
         disable: whether to disable huge pages for the command (``PR_SET_THP_DISABLE``).
-        setting: the setting of huge pages, if it is not one size.
+        setting: policy, as for ``nearfar thp``; None for a single page size.
     """
 
     page_bytes: int

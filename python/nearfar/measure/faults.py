@@ -38,8 +38,8 @@ Held = list[_engine.MappedMemory]
 
 
 def cost(bench: Bench) -> tuple[Section, float]:
-    """``[cost]`` of a fault without clearing and of a context switch, and nanoseconds per fault if
-    the former are back to back."""
+    """``[cost]`` of a fault without clearing and of a context switch; and the nanoseconds of such a
+    fault back to back with others."""
     bench.say("faults")
     with bench.pinned() as cpu:
         # A first read maps the zero page.

@@ -42,7 +42,7 @@ def swap(bench: Bench, page_fault: float, root: Path = Path("/")) -> Section | N
                 bench.notes.append(f"storage.swap: left out: {error}")
                 return None
             ns, faults = memory.read_at_random(PAGE)
-            # Pages read ahead do not fault, but Linux reads at most 32 per fault (64: a margin).
+            # Pages read ahead do not fault, but Linux reads at most 32 pages per fault.
             if faults * 64 < pages:
                 bench.notes.append(f"storage.swap: left out: the kernel wrote little to {names}")
                 return None

@@ -86,7 +86,7 @@ def plan(capacity: str | int, **options: Unpack[declared.Options]) -> numa.NumaR
 
     Of the candidates with enough capacity and bandwidth, the one of least latency; if none has
     enough bandwidth, the one with the most. Ties go to the shortest time to clear, then to the
-    first in the list, where plain Linux is first.
+    first candidate; plain Linux is the first.
 
     Args:
         {options}

@@ -160,7 +160,7 @@ def sweep(
     progress: Progress | None = None,
     **options: Unpack[declared.Options],
 ) -> SweepResult:
-    """Run every unfinished cell of a grid.
+    """Run every unfinished cell of a grid. Failed cells are in :attr:`SweepResult.failed`.
 
     Args:
         study: path of a ``study.toml``, or a mapping of the same form (paths in it are relative to
@@ -295,7 +295,7 @@ def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[st
     write_whole(folder / "inputs.json", json.dumps(known, indent=1) + "\n", force=True)
     wanted = {_part(cell.place, cell.key) for cell in cells}
     for part in (folder / "dataset").glob("*.parquet"):
-        # A part is only a link: the results of an earlier grid stay in `cells`.
+        # Results of an earlier grid stay in `cells`.
         if force or part.name not in wanted:
             part.unlink()
     seconds: dict[str, float] = {}
