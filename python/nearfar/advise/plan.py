@@ -23,7 +23,6 @@ from nearfar.schema import MachineLike, Option, complete, written
 from nearfar.sizes import list_of, parse_memory, parse_page_sizes
 from nearfar.strict import parse_json, read_trace
 
-#: Machines by the names that the VMs use.
 Machines = dict[str, machines.Machine]
 
 

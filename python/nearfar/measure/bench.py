@@ -123,11 +123,11 @@ class Bench:
         return self.repeat(lambda: more.run() - less.run())
 
     def time(self, key: str, samples: Samples, how: str = "") -> Sourced:
-        """A time in nanoseconds. Adds a note if it is noisy."""
+        """A time in nanoseconds."""
         return Sourced(time_text(samples.median), self.source(key, samples, "ns", how))
 
     def rate(self, key: str, samples: Samples, how: str = "") -> Sourced:
-        """A bandwidth in bytes a second. Adds a note if it is noisy."""
+        """A bandwidth in bytes per second."""
         source = self.source(key, samples.scaled(1e-9), "GB/s", how)
         return Sourced(rate_text(samples.median), source)
 

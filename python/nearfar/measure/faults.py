@@ -82,7 +82,6 @@ def zero_fill(
     runs = _runs(bench)
     room = min(bench.system.available // 8, _ROOM)
     each = max(min(_RUN, room // len(sizes) // (_TRIES * runs)) // LARGE, 1) * LARGE
-    # Held until the end, because freed memory would be touched again.
     held: Held = []
     reclaims = bench.system.is_virtual and not bench.quick and _host_reclaims(bench, held, room)
     sections: Section = {}

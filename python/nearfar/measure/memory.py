@@ -258,7 +258,6 @@ def tlb(bench: Bench, known: Documented | None, cycle: float) -> Section:
     second = processor["second"]
     source = "cpuid"
     if known and known.second and (not second or second["small"]["entries"] == known.second[0]):
-        # cpuid cannot encode some numbers of ways.
         entries, ways = known.second
         second = {"small": {"entries": entries, "ways": ways}, "large": None}
         source = known.guide

@@ -64,7 +64,6 @@ _ROWS: Final = Rows(
     metrics={"latency_ns": "less", "gb_per_second": "more", "clear_seconds": "less"},
 )
 
-#: Lists are text in a table.
 TABLES: Final = {"rows": _ROWS}
 
 
