@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class AdviseRun(Run, total=False):
-    """Provenance of advice; ``traces``: the hash of each trace's ``trace.json``."""
+    """Provenance of advice; ``traces``: hash of each ``trace.json``, by trace folder."""
 
     fleet: str | None
     traces: dict[str, str]
@@ -119,7 +119,7 @@ def advise(
     return carry_out(Plan.of(traces, **options), progress)
 
 
-#: Page size of a host that was not configured for large pages.
+#: Assumed page size of a VM's host.
 _HOST_PAGE: Final = "4K"
 
 
@@ -134,7 +134,7 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
     as_machine = options["view"] == by_machine.MODEL
     tried = tried_sizes(options)
     shown = shown_sizes(str(options["sizes"]), tried)
-    # Sizes that may be set instead of an advised one are predicted and simulated as well.
+    # Also simulate the sizes that may be set instead of an advised one.
     instead = {
         near.page_bytes
         for vm in vms
@@ -170,14 +170,14 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
         is_whole_vm = bool(traces.open(trace).info["source"].get("vm_memory_bytes"))
         storages = list(dict.fromkeys(vm.storage for vm in group))
         study_options |= {
-            # `_add_large_pages` needs results for pages too large for these memory sizes.
+            # With `ENOUGH`, the largest pages are simulated too, for `_add_large_pages`.
             "memory": ",".join([*memories, *([str(ENOUGH)] if as_machine else [])]),
             "machine": loaded[first.machine],
             "storage": storages if as_machine else [first.storage],
         }
         if as_machine:
             # A whole virtual machine's trace has the host's pages, so `paging` refuses `nested`.
-            default = None if is_whole_vm else _host_page(loaded[first.machine])
+            default = None if is_whole_vm else _default_nested(loaded[first.machine])
             study_options["nested"] = options["nested"] or default
         study = paging(trace, progress=progress, **study_options)
         notes += [*trace_warnings(study.run), *machine_warnings(study.run)]
@@ -249,7 +249,7 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
 def _list_table(
     columns: Rows, lists: Iterable[tuple[str, Sequence[Mapping[str, object]]]]
 ) -> pyarrow.Table:
-    """The lists of all VMs as one table, with a column for the VM."""
+    """The lists of all VMs as one table with a column ``vm``."""
     cells = [(as_text(vm), cell) for vm, cells in lists for cell in cells]
     table = columns.table([cell for _, cell in cells])
     return table.add_column(0, "vm", [[vm for vm, _ in cells]])
@@ -263,8 +263,8 @@ def _by_vm(table: pyarrow.Table) -> dict[str, list[dict[str, object]]]:
     return lists
 
 
-def _host_page(machine: machines.Machine) -> str | None:
-    """The host's page size if the machine file does not have it, else None."""
+def _default_nested(machine: machines.Machine) -> str | None:
+    """The default of ``nested``; None if the machine file has the host's page size."""
     walk = machine.to_dict().get("tlb", {}).get("walk", {})
     return None if "host_page" in walk else _HOST_PAGE
 
@@ -282,7 +282,10 @@ def _by_memory(
 def _add_large_pages(
     by_memory: Mapping[str, list[paging_declared.Row]], study: PagingResult
 ) -> None:
-    """Where memory holds the peak resident set, add the page sizes of which it holds under 8."""
+    """Add rows of page sizes of which the memory holds fewer than 8 pages.
+
+    Only if it holds the peak resident set: their times are then those with :data:`ENOUGH` memory.
+    """
     large = _by_memory(study.rows, [str(ENOUGH)])[str(ENOUGH)]
     peak = study.run["peak_resident_bytes"]
     for rows in by_memory.values():
@@ -296,7 +299,7 @@ def _add_large_pages(
 
 
 def _has_memory(row: paging_declared.Row, size: Memory) -> bool:
-    """Whether the row has this memory size, given in the same form: bytes or a share."""
+    """Whether the row has this memory size, in the same form: bytes or a share."""
     fraction = row["memory_fraction"]
     if size.is_fraction != (fraction is not None):
         return False

@@ -42,7 +42,7 @@ ARCHITECTURES: Final[dict[str, tuple[Settable, ...]]] = {
         Settable(2 * MIB, "thp"),
         Settable(1024 * MIB, "hugetlb"),
     ),
-    # 16 and 64 KiB as base pages are the unit of every fault, so they are preferred to mTHP.
+    # A base page of 16 or 64 KiB applies to every fault, so it is preferred to mTHP of that size.
     "aarch64": (
         Settable(4 * KIB, "base"),
         Settable(16 * KIB, "granule"),
@@ -82,7 +82,7 @@ def transparent(arch: str) -> tuple[Settable, ...]:
 
 
 def neighbours(arch: str, page_bytes: int) -> list[Settable]:
-    """The settable size itself, or the nearest below and above (only above under the smallest)."""
+    """The settable size itself, else the nearest ones below and above."""
     sizes = settable(arch)
     exact = [size for size in sizes if size.page_bytes == page_bytes]
     below = [size for size in sizes if size.page_bytes < page_bytes]

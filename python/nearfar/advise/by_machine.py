@@ -30,7 +30,7 @@ from nearfar.page_choice import (
     start_share,
 )
 
-#: The view, and ``model`` in its rows.
+#: Name of the view, and value of ``model`` in its rows.
 MODEL: Final = "machine"
 
 #: The largest part of the time in words, by ``limit``.

@@ -75,7 +75,7 @@ def share(value: str | float, flag: str) -> float:
     """Parse a share: text such as ``5%``, or a number from 0 to below 1.
 
     Raises:
-        NearfarError: naming ``flag``, if it is not a share from 0 to below 100 %.
+        NearfarError: it is not one; the message names ``flag``.
     """
     text = value.strip() if isinstance(value, str) else f"{100 * value:.15g}%"
     match = _PERCENT.fullmatch(text)
@@ -89,9 +89,8 @@ def read(path: str | Path, defaults: Mapping[str, str]) -> list[Vm]:
 
     Args:
         path: the file.
-        defaults: text for each shared key that neither the VM nor the top of the file has:
-            ``memory``, ``arch`` and ``min_gain``, and optionally ``machine`` and ``storage``.
-            Without ``machine``, a VM has the default machine.
+        defaults: values of shared keys that the file leaves out: ``memory``, ``arch``,
+            ``min_gain``, and optionally ``machine`` and ``storage``.
 
     Raises:
         NearfarError: the file cannot be read, or a key or value is wrong.

@@ -30,7 +30,7 @@ from nearfar.sizes import list_of
 if TYPE_CHECKING:
     import pyarrow
 
-#: Stands for an unknown memory size: so large that :func:`predict` adds no point from the TLB.
+#: In place of an unknown memory size: so large that :func:`predict` adds no point from the TLB.
 _UNKNOWN_MEMORY: Final = 1 << 62
 
 
@@ -144,7 +144,7 @@ def _gain(prediction: Prediction, size: int) -> float | None:
 
 
 def _error(points: Sequence[Point], costs: Costs, memory: int) -> float | None:
-    """Largest relative error when each inner measured size is held out; None without one."""
+    """Largest relative error at a held-out inner measured size; None without inner sizes."""
     errors = []
     for point in points[1:-1]:
         translation, data = costs.exact([point])

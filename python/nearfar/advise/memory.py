@@ -1,4 +1,4 @@
-"""The memory that a program needs to run well, and that of its guest."""
+"""How much memory a program and its guest need."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def enough(
     slowdown: str | float,
     progress: Callable[[int], None] | None,
 ) -> dict[str, Enough]:
-    """The memory that is enough, by storage: with it, a program is at most ``slowdown`` slower.
+    """The memory with which a program is at most ``slowdown`` slower, by storage.
 
     Args:
         trace: its folder.

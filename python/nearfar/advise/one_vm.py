@@ -58,8 +58,8 @@ def advice(
         tried: simulated sizes that may be advised.
         shown: simulated sizes that the model sees, or how many it may choose.
         costs: of the storage.
-        tlb: the TLB of the study.
-        model: as :func:`nearfar.advise.prediction.predict`.
+        tlb: as for ``nearfar paging --tlb``.
+        model: as for :func:`nearfar.advise.prediction.predict`.
     """
     every = sorted(points)
     # Sizes of which the memory holds too few pages are not simulated.
@@ -73,7 +73,7 @@ def advice(
     prediction = predict(seen, every, costs, memory, tlb, model)
     choice = _choose(vm, prediction, tried)
 
-    # The choice is made; now compare it with the simulation.
+    # Compare the choice with the simulation.
     exact = costs.exact([points[size] for size in every])
     row = new_row(vm, (memory, fraction), prediction, choice, tried, exact)
     simulated = {point["page_bytes"]: point["simulated_ns"] for point in row["curve"]}
@@ -81,7 +81,7 @@ def advice(
     error = left_out_error(seen, choice.advised, costs, memory, tlb)
     judged = choice.model
     if len(seen) > 1 and {*tried} <= {*fitted}:
-        # A prediction from all sizes has no error: hold out each size in turn.
+        # A prediction from all sizes has no error: judge the choice from held-out predictions.
         blind = {
             size: from_others(seen, size, costs, memory, tlb, prediction.model) for size in tried
         }
@@ -211,7 +211,7 @@ def _choose(vm: Vm, prediction: Prediction, tried: Sequence[int]) -> Choice:
 
 
 def _limit(translation: float, storage: float, total: float) -> str:
-    """What a reference waits for besides a TLB hit and one memory access."""
+    """What a reference mainly waits for, beyond a TLB hit and one memory access."""
     if max(translation, storage) < 0.01 * total:
         return "memory"
     return "translation" if translation > storage else "storage"
@@ -223,7 +223,6 @@ def _confidence(error: float | None) -> str:
     return next(word for limit, word in CONFIDENCE if error <= limit)
 
 
-#: The sentence of :func:`why` for each limit.
 LIMITS: Final = {
     "memory": "Translation and storage take hardly any time.",
     "translation": "Most remaining time is TLB misses.",

@@ -23,7 +23,6 @@ from nearfar.schema import MachineLike, Option, complete, written
 from nearfar.sizes import list_of, parse_memory, parse_page_sizes
 from nearfar.strict import parse_json, read_trace
 
-#: Machines by the names that the VMs use.
 Machines = dict[str, machines.Machine]
 
 
@@ -54,7 +53,7 @@ class Plan:
         """What :func:`nearfar.advise.advise` does with these arguments.
 
         Raises:
-            NearfarError: bad input, including values that only the study reads.
+            NearfarError: bad input.
         """
         paths, fleet = inputs_of(traces)
         parsed = _parsed(options)
@@ -93,7 +92,7 @@ def _parsed(options: declared.Options) -> declared.Options:
 
 
 def _changed(options: declared.Options, names: Sequence[str]) -> Iterator[Option]:
-    """Those of the named options that do not have their default value."""
+    """The named options whose value is not the default."""
     for option in declared.OPTIONS:
         value = cast("dict[str, object]", options)[option.name]
         if option.name in names and written(value) != written(option.default):
@@ -185,7 +184,7 @@ def _of_traces(
 
 def _of_fleet(path: Path, options: declared.Options) -> tuple[list[Vm], Machines, declared.Options]:
     """The VMs of a fleet file; the options are defaults for keys that the file leaves out."""
-    # The default memory depends on the view, which depends on the machines.
+    # Filled in below: the default memory depends on the view, which depends on the machines.
     defaults = {"memory": "", "arch": options["arch"], "min_gain": str(options["min_gain"])}
     loaded: Machines = {}
     for name, given in (

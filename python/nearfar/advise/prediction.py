@@ -46,7 +46,6 @@ from nearfar.sizes import parse_page_sizes
 
 Array = npt.NDArray[np.float64]
 
-#: Values of ``model``.
 MODEL_CHOICES: Final = {
     "auto": "the papers' forms where they hold, else the bridge",
     "papers": "always the papers' forms",
@@ -64,7 +63,7 @@ CAUTION: Final = 0.3
 #: the second is the smallest size instead.
 FIRST: Final = (USUAL_PAGE, 65536)
 THRASHES: Final = 8.0
-#: Weight of the lower bound of a time, against the prediction, in choosing what to measure next.
+#: To choose the next size to measure: weight of a time's lower bound against its prediction.
 HOPE: Final = 0.7
 
 #: Lower bound of rates, so that they have a logarithm.
@@ -180,7 +179,7 @@ class Prediction:
         return float(self.total[self.sizes.index(size)])
 
     def gain(self, size: int) -> float:
-        """The share of the usual page's predicted time that a size saves."""
+        """The share of the predicted time with 4 KiB pages that a size saves."""
         return 1 - self.at(size) / self.at(USUAL_PAGE)
 
     def best(self, among: Sequence[int]) -> int:
@@ -286,9 +285,8 @@ def choose_sizes(
 ) -> list[int]:
     """The ``count`` sizes to measure, one after another, to find the best page.
 
-    Starts with :data:`FIRST`, then takes the size of least time, weighted between the predicted
-    time and its lower bound (:data:`HOPE`). Each step sees only the points that earlier steps
-    chose, although ``known`` may hold more.
+    Starts with :data:`FIRST`, then takes the size of least weighted time (:data:`HOPE`). Each step
+    sees only the points that earlier steps chose, although ``known`` may hold more.
 
     Returns:
         The sizes in the order in which they were chosen.
@@ -339,9 +337,9 @@ def from_others(
     tlb: str = "64",
     model: str = "bridge",
 ) -> float:
-    """The time at a known size, predicted from the other known sizes; at least one other.
+    """The time at a known size, predicted from the other known sizes (at least one).
 
-    If these are too few for the papers' forms, the bridge is used.
+    If they are too few for the papers' forms, the bridge is used.
     """
     others = [point for point in points if point.page_bytes != size]
     if len(others) < PAPER_POINTS:
@@ -383,7 +381,7 @@ def _judge_papers(points: tuple[Point, ...], costs: Costs) -> tuple[bool, str]:
 
 @dataclass(frozen=True)
 class _Rates:
-    """Predicted rates per reference, and lower bounds of them."""
+    """Predicted rates per reference, and their lower bounds."""
 
     misses: Array
     second: Array
@@ -410,7 +408,7 @@ def _bridge(
             float(_line(at_crossing, x, misses, _MISS_SLOPES)[0]),
             float(_pages(at_crossing, x, pages)[0]),
         )
-        # The bytes read do not fall from a smaller known size, nor to a larger one.
+        # Bytes read do not fall as pages grow: neither from a smaller known size nor to a larger.
         height = max(height, float((faults - (crossing - x))[x < crossing].max()))
         height = min(height, float((faults + (x - crossing))[x > crossing].min()))
         index = int(np.searchsorted(x, crossing))
@@ -426,7 +424,7 @@ def _bridge(
         likely[at == known] = height
     low_faults = np.where(at > crossing, np.maximum(first_faults, likely_misses), first_faults)
     for known, height in zip(x, faults, strict=True):
-        bound = np.maximum(low_faults, height - (at - known))  # the bytes read do not fall
+        bound = np.maximum(low_faults, height - (at - known))  # bytes read do not fall
         low_faults = np.where(at >= known, bound, low_faults)
     low_misses = [misses[x >= size].max(initial=-np.inf) for size in at]
     return _Rates(
@@ -439,7 +437,10 @@ def _bridge(
 
 
 def _line(at: Array, x: Array, y: Array, slopes: tuple[float, float]) -> Array:
-    """Linear interpolation; outside ``x`` with the last slope, clipped to ``slopes``."""
+    """Linear interpolation; outside ``x`` with the nearest slope, clipped to ``slopes``.
+
+    A single point is extrapolated with the mean of ``slopes``.
+    """
     values = np.interp(at, x, y)
     if len(x) == 1:
         return np.asarray(values + (sum(slopes) / 2) * (at - x[0]), dtype=np.float64)
@@ -450,7 +451,7 @@ def _line(at: Array, x: Array, y: Array, slopes: tuple[float, float]) -> Array:
 
 
 def _pages(at: Array, x: Array, y: Array) -> Array:
-    """Logarithm of the distinct pages per reference."""
+    """As :func:`_line`, of the distinct pages per reference, with :data:`_PAGES_SLOPE` outside."""
     values = np.interp(at, x, y)
     for end, beyond in ((0, at < x[0]), (-1, at > x[-1])):
         values[beyond] = y[end] + _PAGES_SLOPE * (at[beyond] - x[end])
@@ -466,6 +467,6 @@ def _column(points: Sequence[Point], name: str) -> Array:
 
 
 def _entries(tlb: str) -> int:
-    """Entries of the last level of ``64``, ``64x4`` or ``64+1536x12``."""
+    """Entries of the last TLB level: 64 for ``64`` or ``64x4``, 1536 for ``64+1536x12``."""
     match = re.match(r"\d+", tlb.rpartition("+")[2].strip())
     return max(int(match[0]), 1) if match else 64

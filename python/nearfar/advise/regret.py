@@ -13,7 +13,6 @@ from nearfar.errors import NearfarError
 #: Goals of ``--evaluate``: regret at the median and at the 95th percentile, by ``sizes``.
 GOALS: Final = {"all": (0.02, 0.05), "few": (0.05, 0.10)}
 
-#: The error for rows of ``--view machine``.
 NO_REGRET: Final = (
     "--evaluate: compares a model with the simulation, but --view machine has no model; "
     "use --view paper"
@@ -23,9 +22,8 @@ NO_REGRET: Final = (
 class Group(TypedDict):
     """Regret over the rows of a group: ``all``, or a ``MACHINE/STORAGE``.
 
-    ``median``, ``p95`` and ``worst`` are of the model's page (``model_regret``); ``papers``: number
-    of rows that used the papers' forms; ``exceed``: number of rows above the goal of the 95th
-    percentile.
+    ``median``, ``p95`` and ``worst`` are of the model's page (``model_regret``). ``papers``: rows
+    that used the papers' forms. ``exceed``: rows above the goal at the 95th percentile.
     """
 
     group: str
@@ -64,12 +62,10 @@ class Evaluation(TypedDict):
 
 
 def evaluate(rows: Iterable[declared.Row], sizes: str = "all") -> Evaluation:
-    """Regret over all rows and by storage; and the rows that exceed the goals.
+    """Regret over all rows and by storage, and the rows that exceed the goals.
 
-    ``regret`` is that of the advised page, ``model_regret`` that of the model's page, without the
-    threshold ``min_gain``. If the model sees every size, each size is predicted with that size held
-    out, because a model that passes through all known times has no regret. The goals are for the
-    model's page, because the threshold adds at most ``min_gain`` to its regret.
+    The goals are for the model's page (``model_regret``), because the threshold ``min_gain`` of the
+    advised page adds at most ``min_gain`` to the regret.
 
     Raises:
         NearfarError: the rows are of ``--view machine``, which has no model.
@@ -121,7 +117,6 @@ def evaluate(rows: Iterable[declared.Row], sizes: str = "all") -> Evaluation:
 
 
 def _regret(row: declared.Row) -> float:
-    """Regret of the model's page."""
     if row["model_regret"] is None:
         raise NearfarError(NO_REGRET)
     return row["model_regret"]

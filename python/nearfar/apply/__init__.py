@@ -51,7 +51,6 @@ __all__ = ["ApplyResult", "Change", "Plan", "apply", "plan", "restore"]
 _BASE_RUN, _PAGE_RUN = "base", "page"
 #: Columns, and their files below ``hugepages-*/stats``.
 _COUNTERS: Final = {"huge_allocations": "anon_fault_alloc", "huge_fallbacks": "anon_fault_fallback"}
-#: Quantities of the summary, in this order.
 _SUMMARY: Final = (
     "seconds",
     "user_seconds",
@@ -126,28 +125,28 @@ def apply(
         NearfarError: bad input; the kernel cannot set this size; no permission to set it.
     """
     values = complete(declared.OPTIONS, options)
-    words = [str(word) for word in command]
-    if not words:
+    argv = [str(word) for word in command]
+    if not argv:
         raise NearfarError("command: is empty; put the program after `--`")
-    if shutil.which(words[0]) is None:
-        raise NearfarError(f"{words[0]}: no such program in PATH, or it is not executable")
+    if shutil.which(argv[0]) is None:
+        raise NearfarError(f"{argv[0]}: no such program in PATH, or it is not executable")
     repeat = count("--repeat", values["repeat"], 1)
     threads = count("--threads", values["threads"], 0, 1024)
     policy = page if isinstance(page, str) and is_policy(page) else None
-    wanted = None if policy is None else words_of(policy)
+    words = None if policy is None else words_of(policy)
     if policy is not None:
         page_bytes = largest(policy)
     else:
         page_bytes = parse_bytes(page, "--page") if isinstance(page, str) else page
-    planned = plan(page_bytes, sysfs, words=wanted)
+    planned = plan(page_bytes, sysfs, words=words)
     if not values["yes"]:
-        return ApplyResult(replace(planned, setting=policy), words, done=False)
+        return ApplyResult(replace(planned, setting=policy), argv, done=False)
     trace = values["trace"]
-    prediction: of_policies.Predict | None = None
+    comparison: of_policies.Compare | None = None
     if trace is not None and policy is not None:
-        prediction = of_policies.predicted(Path(trace), policy, acting(sysfs), threads)
+        comparison = of_policies.predicted(Path(trace), policy, acting(sysfs), threads)
     elif trace is not None:
-        prediction = partial(_compare, _predict(Path(trace), page_bytes, threads), page_bytes)
+        comparison = partial(_compare, _predict(Path(trace), page_bytes, threads), page_bytes)
 
     settings = [_BASE_RUN, _PAGE_RUN] if values["compare"] else [_PAGE_RUN]
     runs = [(number, setting) for number in range(1, repeat + 1) for setting in settings]
@@ -159,7 +158,7 @@ def apply(
             progress(done, len(runs))
         sys.stdout.flush()
         change = (
-            applied(page_bytes, sysfs, runtime, words=wanted)
+            applied(page_bytes, sysfs, runtime, words=words)
             if setting == _PAGE_RUN
             else nullcontext()
         )
@@ -167,7 +166,7 @@ def apply(
             planned = made_plan or planned
             before = counters(page_bytes, sysfs)
             disable = None if made_plan is None else made_plan.disable
-            measured = run(words, disable=disable, stdin=stdin, stdout=stdout)
+            measured = run(argv, disable=disable, stdin=stdin, stdout=stdout)
             after = counters(page_bytes, sysfs)
         rows.append(_row(number, setting, page_bytes, measured, before, after))
         if measured.interrupted:
@@ -175,11 +174,11 @@ def apply(
     summary = _summarize(rows)
     return ApplyResult(
         plan=replace(planned, setting=policy),
-        command=words,
+        command=argv,
         done=True,
         rows=rows,
         summary=summary,
-        prediction=[] if prediction is None else prediction(summary),
+        prediction=[] if comparison is None else comparison(summary),
         exit_code=next((row["exit_code"] for row in rows if row["exit_code"]), 0),
     )
 

@@ -86,10 +86,10 @@ def run(
                 raise NearfarError(f"{command[0]}: cannot be run: {error.strerror}") from None
         forwarded.child = child
         huge, rss, pause, due = 0, 0, _FIRST_PAUSE, start
-        ended = os.WEXITED | os.WNOWAIT
+        unreaped = os.WEXITED | os.WNOWAIT
         if not sample:
-            os.waitid(os.P_PID, child.pid, ended)
-        while os.waitid(os.P_PID, child.pid, ended | os.WNOHANG) is None:
+            os.waitid(os.P_PID, child.pid, unreaped)
+        while os.waitid(os.P_PID, child.pid, unreaped | os.WNOHANG) is None:
             if (now := time.monotonic()) < due:
                 rss = max(rss, kib(child.pid, "status", "VmHWM:"))
             else:

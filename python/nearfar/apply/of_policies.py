@@ -8,11 +8,12 @@ from pathlib import Path
 from nearfar.declared import apply as declared
 from nearfar.thp import thp
 
-Predict = Callable[[Sequence[declared.SummaryRow]], list[declared.PredictionRow]]
+#: Compares a prediction with a summary of measurements.
+Compare = Callable[[Sequence[declared.SummaryRow]], list[declared.PredictionRow]]
 
 
-def predicted(trace: Path, policy: str, acting: Mapping[int, str], threads: int) -> Predict:
-    """A function that compares predictions for a policy and for the present setting with a summary.
+def predicted(trace: Path, policy: str, acting: Mapping[int, str], threads: int) -> Compare:
+    """Predict the effect of a policy, against the present setting.
 
     Args:
         trace: of the command.

@@ -5,9 +5,9 @@ Linux 6.8, one for each size (``hugepages-64kB/enabled``):
 https://docs.kernel.org/admin-guide/mm/transhuge.html. They apply to the whole machine.
 
 This process undoes its changes. If it is killed, a watchdog process, which waits for its end,
-undoes them. If the watchdog is killed as well, the next run or :func:`restore` undoes them from a
-journal, which is written before any change. The first two do not need the journal, because the
-command may have deleted it. A lock, which the watchdog also holds, prevents concurrent changes.
+undoes them. Neither needs the journal, which the command may have deleted; it is written before any
+change. If the watchdog is killed as well, the next run or :func:`restore` undoes the changes from
+the journal. A lock, which the watchdog also holds, prevents concurrent changes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Plan:
         base_bytes: the base page size.
         changes: settings of the machine, in the order in which they are written.
         disable: whether to disable huge pages for the command (``PR_SET_THP_DISABLE``).
-        setting: the setting of huge pages, if it is not one size.
+        setting: policy, as for ``nearfar thp``; None for a single page size.
     """
 
     page_bytes: int
@@ -123,10 +123,11 @@ def plan(
     programs that request huge pages still get them.
 
     A command that requests huge pages (``MADV_HUGEPAGE``), as QEMU does for a guest's memory, would
-    then get the largest of these sizes. With ``asking``, the size is set to ``madvise`` and all
-    others to ``never``, which does not affect programs that do not request huge pages.
+    then get the largest size that is not off. With ``asking``, the size is set to ``madvise`` and
+    all others to ``never``, which does not affect programs that do not request huge pages.
 
-    ``words``, by file, are written instead if given; they turn off page sizes without a word.
+    With ``words`` (values by file), these are written instead. Of the other page sizes, the largest
+    then inherits the setting for all sizes, and the rest are turned off.
 
     Raises:
         NearfarError: this kernel does not support the size; the message names the nearest one.
@@ -160,11 +161,11 @@ def plan(
 
 
 def _changes(words: Mapping[str, str], sysfs: Path) -> tuple[Change, ...]:
-    """The changes from the present settings to ``words``, by file."""
     files = switches(sysfs)
     wanted = {**dict.fromkeys(files.values(), "never"), **words}
     largest = files[max(files)]
     if largest not in words:
+        # Of the sizes without a value, only the largest follows the setting for all sizes.
         wanted[largest] = "inherit"
     changes = []
     for file, becomes in wanted.items():
@@ -277,7 +278,6 @@ def _undo(journal: Path, sysfs: Path) -> list[Change]:
     except FileNotFoundError:
         return []
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        # An interrupted write cannot be the cause: the journal was renamed after it was written.
         raise NearfarError(
             f"{journal}: damaged ({error}); check the settings in {sysfs}, then delete it"
         ) from None
@@ -289,7 +289,7 @@ def _undo(journal: Path, sysfs: Path) -> list[Change]:
 
 
 def _put_back(changes: Sequence[Change], sysfs: Path) -> list[Change]:
-    """Undo changes, the last first, unless others have changed the setting since."""
+    """Undo changes, the last first, except of settings that others have changed since."""
     undone, failed = [], None
     for change in reversed(changes):
         file = sysfs / change.file

@@ -72,7 +72,7 @@ def is_of_host(kind: str) -> bool:
 
 
 def files(kind: str, rows: Sequence[Row], *, fleet: bool) -> tuple[dict[str, str], list[str]]:
-    """The texts of the files for rows, by file name, and the errors of those that cannot be made.
+    """The texts of the files for rows, by file name, and an error for each that cannot be made.
 
     Args:
         kind: the emitter.

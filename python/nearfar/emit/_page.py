@@ -54,8 +54,8 @@ def setting_file(row: PageRow) -> str:
 def setting_lines(row: PageRow) -> list[str]:
     """Shell lines that set the row's page size on this host.
 
-    They do not shrink a pool. For a larger size, ``always`` stays; for the base page, it becomes
-    ``madvise``, but only in the setting for all sizes.
+    They do not shrink a pool. A THP size that is ``always`` stays so. For the base page, ``always``
+    becomes ``madvise``, but only in the setting for all sizes.
 
     Raises:
         NearfarError: as :func:`setting_file`.
@@ -123,7 +123,7 @@ def guest_memory(row: PageRow) -> int:
 
 
 def not_set(row: PageRow, tool: str) -> list[str]:
-    """A comment line if ``tool`` cannot set a multi-size THP, with what can."""
+    """A comment line for a multi-size THP, which ``tool`` cannot set: what can set it."""
     if row["mechanism"] != "mthp":
         return []
     size = short(row["settable_page_bytes"])

@@ -35,12 +35,12 @@ def node_list(nodes: Iterable[int]) -> str:
 def online_lines(row: numa_plan.Row) -> list[str]:
     """Shell lines that turn the far nodes of the row's mode into system memory.
 
-    ``alius`` needs it not movable, so that the kernel can use it too.
+    For ``alius`` (paper 004) it is not movable, so that the kernel can use it too.
     """
     if row["mode"] not in _ONLINE_MODES:
         return []
-    every = not row["nodes"] or row["mode"] == "preferred-many"
-    nodes = [node for node in row["far_nodes"] if every or node in row["nodes"]]
+    all_far = not row["nodes"] or row["mode"] == "preferred-many"
+    nodes = [node for node in row["far_nodes"] if all_far or node in row["nodes"]]
     if not nodes:
         return []
     movable = " --no-movable" if row["mode"] == "alius" else ""

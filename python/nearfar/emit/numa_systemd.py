@@ -1,10 +1,9 @@
 """A systemd unit that adds the plan's memory and sets its weights at each boot.
 
-Sets: the settings of ``daxctl`` and ``weighted-interleave``, before services start. As with aliusM
-(paper 004), users need to do nothing afterwards.
+Sets: the settings of ``daxctl`` and ``weighted-interleave``, before services start.
 
-Cannot: add the memory before the kernel has booted; interleave the kernel's own pages; change the
-order in which a program uses nodes from the kernel's fallback order: start it with ``numactl``.
+Cannot: add the memory before the kernel has booted; interleave the kernel's own pages; choose
+another order of nodes than the kernel's fallback order: start the program with ``numactl``.
 
 Do not use: with another unit or ``/etc/daxctl.conf.d`` entry for the same devices; in memory mode,
 which has nothing to add.

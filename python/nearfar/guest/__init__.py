@@ -85,7 +85,8 @@ class Guest:
         packages: Debian packages to install; their scripts do not run.
         modules: kernel modules to load, with their dependencies.
         zram: bytes of swap on zram; 0 for none.
-        tasks: whether to give a capture the data by which it distinguishes tasks.
+        tasks: whether a capture distinguishes tasks, for which the guest sends it kernel symbols
+            and BTF.
         icount: use instructions as the clock, each 2^icount ns; None for the host's clock.
         parameters: additional kernel parameters.
         qemu: additional options of QEMU.
@@ -110,12 +111,12 @@ class Guest:
         Raises:
             NearfarError: they are not available (exit code 3).
         """
-        about = self._about()
-        packages = Packages(about.debian)
+        architecture = self._architecture()
+        packages = Packages(architecture.debian)
         if isinstance(self.kernel, Path):
             kernel = Kernel(self.kernel)
         else:
-            names = [self.kernel] if self.kernel else about.kernels
+            names = [self.kernel] if self.kernel else architecture.kernels
             kernel = unpacked(packages.fetch_kernel(names))
         files = packages.fetch([_BASE, *self.packages])
         made_of = [_ROOT_VERSION, *(file.name for file in files)]
@@ -155,14 +156,14 @@ class Guest:
         path = None if out is None else Path(out)
         if path is not None:
             check_output(path, force=force, holds=RECORD)
-        about = self._about()
-        options = self.hardware.options(about)
+        architecture = self._architecture()
+        options = self.hardware.options(architecture)
         if self.icount is not None:
             options += ["-icount", f"shift={self.icount},sleep=off"]
         with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="nearfar-") as scratch:
             archive = Path(scratch) / "archive"
             kernel = self.write(archive, command, files or {})
-            run = Run(about, Path(scratch))
+            run = Run(architecture, Path(scratch))
             code = run.run(
                 kernel.image,
                 archive,
@@ -180,8 +181,8 @@ class Guest:
             return Finished(code, run.output("output"), run.output("error"), run.console())
 
     def kernel_parameters(self) -> list[str]:
-        """The parameters of the kernel."""
-        return [*_PARAMETERS, f"console={self._about().console}", *self.parameters]
+        """All parameters of the kernel."""
+        return [*_PARAMETERS, f"console={self._architecture().console}", *self.parameters]
 
     def write(
         self, archive: Path, command: Sequence[str], files: Mapping[str, Path | bytes]
@@ -200,7 +201,7 @@ class Guest:
         self._check_room(archive.stat().st_size)
         return kernel
 
-    def _about(self) -> Architecture:
+    def _architecture(self) -> Architecture:
         name = platform.machine() if self.architecture == "auto" else self.architecture
         if name not in ARCHITECTURES:
             raise NearfarError(f"guest: no architecture {name}; use {' or '.join(ARCHITECTURES)}")
@@ -243,7 +244,7 @@ def placed(put: str) -> tuple[str, Path]:
 
 
 def _write_root(root: Path, packages: Sequence[Path]) -> None:
-    """Write the archive of packages, and of a few files that are in none."""
+    """Write an archive of packages, and of a few files that no package has."""
     with tempfile.TemporaryDirectory(prefix=".", dir=root.parent) as scratch:
         temporary = Path(scratch) / root.name
         with temporary.open("wb") as out:

@@ -1,6 +1,6 @@
 """The initial file system of a guest: a cpio archive that its kernel unpacks into memory.
 
-It is written without files on the host, so owners, modes and devices need no root.
+Its files never exist on the host, so setting owners and creating devices needs no root.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ class Archive:
             return
         self._known.add(path)
         name = path.encode() + b"\0"
+        # newc: inode, mode, uid, gid, links, time, size, device, rdevice, name size, checksum.
         fields = [len(self._known), mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(name), 0]
         head = b"070701" + b"".join(b"%08x" % field for field in fields) + name
         for part in (head, data):

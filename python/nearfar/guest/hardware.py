@@ -44,8 +44,8 @@ ARCHITECTURES: Final = {
         groups="dies",
         has_latencies=True,
     ),
-    # Without UEFI an arm64 kernel reads no ACPI tables. With UEFI, Linux 6.12 takes QEMU's flash
-    # for memory without a node, and disables NUMA.
+    # No HMAT: without UEFI, an arm64 kernel reads no ACPI tables; with it, Linux 6.12 takes QEMU's
+    # flash for memory without a node, and disables NUMA.
     "aarch64": Architecture(
         debian="arm64",
         qemu=("qemu-system-aarch64", "qemu-system-arm"),

@@ -151,7 +151,6 @@ class Packages:
         return packages
 
     def _has(self, packages: Sequence[Package]) -> bool:
-        """Whether all files of a set are in the cache."""
         return bool(packages) and all(package.is_in(self.files) for package in packages)
 
     def _update(self) -> None:
@@ -162,7 +161,6 @@ class Packages:
         self._apt("apt-get", "update", may_fail=True)
 
     def _download(self, packages: Sequence[Package]) -> None:
-        """Download packages into the cache."""
         if not packages:
             return
         if watched():

@@ -28,7 +28,8 @@ class MeasuredMachine:
 
     Attributes:
         text: of its machine file.
-        notes: one line each: noisy values, omissions and their reasons, results without a key.
+        notes: one line each: noisy values, omissions and their reasons, results for which a machine
+            file has no key.
     """
 
     text: str
@@ -48,7 +49,7 @@ def measure(
 
     Args:
         storage_paths: files, block devices and folders whose device is measured.
-        quick: fewer and shorter runs: seconds, and rough values.
+        quick: fewer and shorter runs, with rough values.
         say: called with the name of the next measurement.
 
     Raises:
@@ -78,7 +79,7 @@ def _sections(bench: Bench, storage_paths: Sequence[Path]) -> Section:
     known = None
     if processor is not None:
         known = documented(processor["vendor"], processor["family"], processor["model"])
-    # Faults first, because the other measurements free memory that the host already backs.
+    # Faults first: the other measurements free memory, which the host then backs already.
     cost, page_fault = faults.cost(bench)
     zero_fill, zeroing = faults.zero_fill(bench, page_fault)
     if zeroing is not None:

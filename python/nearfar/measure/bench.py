@@ -13,10 +13,11 @@ from nearfar.measure.samples import Samples, rate_text, time_text
 from nearfar.measure.system import System
 from nearfar.units import digits
 
+#: Bytes of a cache line, a small page and a large page.
 LINE: Final = 64
 PAGE: Final = 4096
 LARGE: Final = 2 << 20
-#: Distance of accessed lines, so that prefetching adjacent lines does not help.
+#: Bytes between accessed lines, so that prefetching adjacent lines does not help.
 STRIDE: Final = 4 * LINE
 #: Bytes accessed in random order before the next window; the first-level TLB covers them even with
 #: small pages in the guest and the host.
@@ -51,7 +52,10 @@ class Loads:
         pages: str = "huge",
         node: int | None = None,
     ) -> None:
-        """Access ``count`` lines, ``stride`` bytes apart, in windows of ``window`` bytes."""
+        """Access ``count`` lines, ``stride`` bytes apart, in windows of ``window`` bytes.
+
+        ``chains``: number of chains of dependent loads in parallel.
+        """
         self._bench = bench
         self._chase = _engine.Chase(
             count * stride,
@@ -96,13 +100,10 @@ class Bench:
 
     @contextmanager
     def pinned(self, node: int | None = None) -> Iterator[int]:
-        """Run on one processor, of ``node`` if given, at the highest permitted priority.
-
-        It is the last processor, because that is usually the least busy.
-        """
+        """Run on one processor, of ``node`` if given, at the highest permitted priority."""
         affinity, priority = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
         cpus = self.system.node_cpus.get(node) if node is not None else None
-        cpu = (cpus or self.system.cpus)[-1]
+        cpu = (cpus or self.system.cpus)[-1]  # usually the least busy
         os.sched_setaffinity(0, {cpu})
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, -20)
@@ -122,11 +123,11 @@ class Bench:
         return self.repeat(lambda: more.run() - less.run())
 
     def time(self, key: str, samples: Samples, how: str = "") -> Sourced:
-        """A time in nanoseconds. Adds a note if it is noisy."""
+        """A time in nanoseconds."""
         return Sourced(time_text(samples.median), self.source(key, samples, "ns", how))
 
     def rate(self, key: str, samples: Samples, how: str = "") -> Sourced:
-        """A bandwidth in bytes a second. Adds a note if it is noisy."""
+        """A bandwidth in bytes per second."""
         source = self.source(key, samples.scaled(1e-9), "GB/s", how)
         return Sourced(rate_text(samples.median), source)
 

@@ -38,8 +38,8 @@ Held = list[_engine.MappedMemory]
 
 
 def cost(bench: Bench) -> tuple[Section, float]:
-    """``[cost]`` of a fault without clearing and of a context switch, and nanoseconds per fault
-    of many such faults in a row."""
+    """``[cost]`` of a fault without clearing and of a context switch; and the nanoseconds of such a
+    fault back to back with others."""
     bench.say("faults")
     with bench.pinned() as cpu:
         # A first read maps the zero page.
@@ -58,7 +58,6 @@ def cost(bench: Bench) -> tuple[Section, float]:
 
 
 def _zero_page_ns(work: _engine.ProgramWork | None) -> float:
-    """Nanoseconds of a fault that maps the zero page."""
     ns, _ = _engine.MappedMemory(_RUN, "small", None).read(BASE, work)
     return ns / (_RUN // BASE)
 
@@ -70,7 +69,10 @@ def _runs(bench: Bench) -> int:
 def zero_fill(
     bench: Bench, page_fault: float, sysfs: Path = SYSFS, runtime: Path = RUNTIME
 ) -> tuple[Section, Sourced | None]:
-    """``[fault.SIZE]`` for each page size of this machine, and ``[cost] zeroing``."""
+    """``[fault.SIZE]`` for each page size of this machine, and ``[cost] zeroing``.
+
+    ``page_fault``: nanoseconds of a fault without clearing.
+    """
     try:
         sizes = [BASE, *switches(sysfs)]
     except NearfarError as error:
@@ -80,7 +82,6 @@ def zero_fill(
     runs = _runs(bench)
     room = min(bench.system.available // 8, _ROOM)
     each = max(min(_RUN, room // len(sizes) // (_TRIES * runs)) // LARGE, 1) * LARGE
-    # Held until the end, because freed memory would be touched again.
     held: Held = []
     reclaims = bench.system.is_virtual and not bench.quick and _host_reclaims(bench, held, room)
     sections: Section = {}
@@ -116,8 +117,8 @@ def zero_fill(
 
 
 def _host_reclaims(bench: Bench, held: Held, room: int) -> bool:
-    """Whether the host reclaims freed memory. If so, holds the free memory that the host backs, so
-    that the host has to allocate the memory that is touched next."""
+    """Whether the host reclaims freed memory. If so, ``held`` gets the free memory that the host
+    backs, so that it has to allocate what is touched next."""
     bench.say("memory that the host backs")
     time.sleep(_RECLAIM_SECONDS)
     with bench.pinned():
@@ -134,7 +135,7 @@ def _host_reclaims(bench: Bench, held: Held, room: int) -> bool:
 
 
 def _use_up(page: int, pages: str, held: Held, room: int) -> bool:
-    """Touch and hold memory until several runs in a row take long."""
+    """Touch and hold memory until the host has to allocate it; returns whether it had to."""
     times: list[float] = []
     for _ in range(0, room, _RUN):
         held.append(_engine.MappedMemory(_RUN, pages, None))
@@ -175,8 +176,8 @@ def _times(
     """Nanoseconds per page of first writes to new memory, and to memory that was just freed.
 
     Both include the work of a program between faults and the time to free the page. If the host
-    reclaims memory, new memory is that of runs in which the host had to allocate, if these are
-    enough. The third value is the number of runs left out; None if too few had to allocate.
+    reclaims memory, the former are only of runs in which the host had to allocate. The third value
+    is the number of runs left out; None if the host had to allocate in too few.
 
     Raises:
         NearfarError: the kernel gave smaller pages.

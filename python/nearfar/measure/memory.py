@@ -50,7 +50,7 @@ def cpu(bench: Bench, known: Documented | None) -> tuple[Section, float]:
 
 
 def caches(bench: Bench, memory: Samples) -> Section:
-    """``[cache.NAME]`` for each level; ``memory`` is the latency of memory."""
+    """``[cache.NAME]`` for each level; ``memory``: its latency."""
     sections: Section = {}
     first_hit: Sourced | None = None
     smaller = 0
@@ -98,14 +98,14 @@ def _hit(bench: Bench, lines: int, memory: Samples) -> Samples:
 
 
 def _capacity(bench: Bench, section: Section, name: str, lines: int, bound: float) -> None:
-    """Measure how much of the last level this machine can use, if others use the rest.
+    """Measure the usable part of the last-level cache, which others may share.
 
     Args:
         bench: of the measurement.
-        section: of the cache; gets the measured size if it is smaller.
+        section: of the cache; gets the measured size if it is smaller than the reported one.
         name: of the cache.
         lines: a number of lines that fits.
-        bound: loads that take longer, in nanoseconds, miss the cache.
+        bound: time of a load in nanoseconds above which it misses the cache.
     """
     cache = bench.system.caches[name]
 
@@ -121,7 +121,7 @@ def _capacity(bench: Bench, section: Section, name: str, lines: int, bound: floa
     step = max(cache.size // 32 // LINE // ways, 1) * ways
 
     def fitting() -> int:
-        """The lines that fit, in steps, by bisection."""
+        """The number of lines that fit, divided by ``step``, by bisection."""
         low, high = lines, limit
         while high - low > step:
             middle = (low + high) // 2
@@ -240,7 +240,7 @@ def fill_buffers(bench: Bench, latency: Samples) -> Sourced:
 
 
 def tlb(bench: Bench, known: Documented | None, cycle: float) -> Section:
-    """``[tlb]``; empty if the processor does not report its TLBs."""
+    """``[tlb]``; empty if the processor does not report its TLBs. ``cycle``: nanoseconds."""
     processor = bench.system.processor
     if not processor or not processor["first"]:
         bench.notes.append(
@@ -258,7 +258,6 @@ def tlb(bench: Bench, known: Documented | None, cycle: float) -> Section:
     second = processor["second"]
     source = "cpuid"
     if known and known.second and (not second or second["small"]["entries"] == known.second[0]):
-        # cpuid cannot encode some numbers of ways.
         entries, ways = known.second
         second = {"small": {"entries": entries, "ways": ways}, "large": None}
         source = known.guide
@@ -313,7 +312,7 @@ def _entries(tlb: Section, level: str) -> int:
 
 
 def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced | None:
-    """``[cost] page_walk`` at 4 KiB, unless it is lost in noise; ``tlb`` gets its ``walk``."""
+    """``[cost] page_walk`` at 4 KiB, unless it is lost in noise; adds ``walk`` to ``tlb``."""
     system = bench.system
     bench.say("page walks")
     wanted = _QUICK_WALKED if bench.quick else _WALKED
@@ -365,7 +364,7 @@ def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced | Non
 
 
 def topology(bench: Bench) -> Section:
-    """``[topology]``: nodes as the kernel numbers them. Distances to others are above 10."""
+    """``[topology]``; a machine file needs distances above 10 between nodes."""
     nodes = bench.system.nodes
     source = nodes[0].source
     rows = [[10 if a is b else max(a.distances.get(b.node, 20), 11) for b in nodes] for a in nodes]

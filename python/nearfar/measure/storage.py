@@ -103,7 +103,10 @@ def _requests(bench: Bench, key: str, access: str, file: int, span: int) -> tupl
 def _opened(
     path: Path, quick: bool, *, dry: bool = False
 ) -> Iterator[tuple[int, int, int | None, int]]:
-    """The file to read and its size, the file to write or None, and the device's block size."""
+    """The file to read and its size, the file to write or None, and the device's block size.
+
+    ``dry``: only check; the temporary file stays empty.
+    """
     with ExitStack() as stack:
         try:
             status = path.stat()

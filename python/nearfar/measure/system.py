@@ -92,8 +92,8 @@ class System:
         one_per_core: the first of ``cpus`` on each core.
         caches: by name, ``l1d`` first.
         nodes: memory nodes.
-        node_cpus: those of ``cpus`` on each node, by node number.
-        levels: of the page table; None if the kernel does not report it.
+        node_cpus: the ``cpus`` of each node, by its number.
+        levels: number of page-table levels; None if the kernel does not report it.
         processor: None on architectures without ``cpuid``.
     """
 
@@ -121,6 +121,7 @@ class System:
 
     @property
     def _memory(self) -> str:
+        """The memory size in a description."""
         return f", {size(self.memory)}, Linux "
 
     @property

@@ -1,4 +1,4 @@
-"""The ``numa`` study: DRAM, persistent memory and CXL as system memory (aliusM, 004).
+"""The ``numa`` study: DRAM, persistent memory and CXL as system memory (aliusM, paper 004).
 
 :func:`alloc`: where pages are placed and how long clearing them takes. :func:`run`: latency and
 bandwidth of a program. :func:`pair`: interference of two virtual machines in memory mode.
@@ -67,7 +67,7 @@ Progress = Callable[[int], None] | None
 
 
 class TopologyNode(TypedDict):
-    """A node of :func:`topology`."""
+    """A node of :func:`topology`; ``modules``: number of its memory modules (DIMMs)."""
 
     node: int
     label: str
@@ -310,7 +310,6 @@ def _result(
     text: str,
     arguments: Sequence[str | PathLike[str]] = (),
 ) -> NumaResult[Any]:
-    """The result of the engine's JSON text."""
     result = json.loads(text)
     run = provenance(
         "numa",

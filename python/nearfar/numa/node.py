@@ -19,7 +19,7 @@ class Node:
         distances: to each node, by number.
         read_latency, write_latency: nanoseconds from the nearest cores.
         read_bandwidth, write_bandwidth: bytes per second from the nearest cores.
-        seen: these four as seen from other nodes with cores, by number, if the firmware has them.
+        seen: these four from each node with cores, by number, if the firmware has them.
     """
 
     node: int

@@ -64,7 +64,6 @@ _ROWS: Final = Rows(
     metrics={"latency_ns": "less", "gb_per_second": "more", "clear_seconds": "less"},
 )
 
-#: Lists are text in a table.
 TABLES: Final = {"rows": _ROWS}
 
 
@@ -86,7 +85,7 @@ def plan(capacity: str | int, **options: Unpack[declared.Options]) -> numa.NumaR
 
     Of the candidates with enough capacity and bandwidth, the one of least latency; if none has
     enough bandwidth, the one with the most. Ties go to the shortest time to clear, then to the
-    first: plain Linux comes before the others.
+    first candidate; plain Linux is the first.
 
     Args:
         {options}
@@ -98,8 +97,8 @@ def plan(capacity: str | int, **options: Unpack[declared.Options]) -> numa.NumaR
     parsed = _engine.numa_plan(options={**options, "capacity": capacity})
     values: _Values = json.loads(parsed)
     size, bandwidth = values["capacity"], values["bandwidth"]
-    used = size if values["working_set"] is None else values["working_set"]
-    if used > size:
+    working_set = size if values["working_set"] is None else values["working_set"]
+    if working_set > size:
         raise NearfarError("--working-set: is larger than --capacity; reduce it")
     if bandwidth < 0:
         raise NearfarError("--bandwidth: is negative; give GB/s")
@@ -108,7 +107,7 @@ def plan(capacity: str | int, **options: Unpack[declared.Options]) -> numa.NumaR
     first = next(node["node"] for node in nodes if node["cpus"])
     start = first if values["from_"] is None else values["from_"]
     rows = [
-        _row(mode, chosen, nodes, used, start, machine, values)
+        _row(mode, chosen, nodes, working_set, start, machine, values)
         for mode, chosen in _candidates(nodes, start)
         if mode in topology["modes"]
     ]
@@ -182,12 +181,12 @@ def _row(
     mode: str,
     chosen: list[int],
     nodes: Sequence[numa.TopologyNode],
-    used: int,
+    working_set: int,
     start: int,
     machine: machines.Machine,
     values: _Values,
 ) -> declared.Row:
-    """The row of a candidate, before one is chosen."""
+    """The row of a candidate, before the choice."""
     weights: list[int] = []
     if mode == "weighted-interleave":
         weights = numa.weights(chosen, machine=machine, from_=start, writes=values["writes"])
@@ -201,7 +200,7 @@ def _row(
     }
     allocated = numa.alloc(values["capacity"], allocator="user", **placement).rows[0]
     seen = numa.run(
-        f"{used}", pattern=values["pattern"], writes=values["writes"], **placement
+        f"{working_set}", pattern=values["pattern"], writes=values["writes"], **placement
     ).rows[0]
     possible = allocated["possible"] and seen["possible"]
     return {

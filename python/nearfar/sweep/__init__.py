@@ -43,9 +43,11 @@ class Estimate:
     """The remaining work of a sweep.
 
     Attributes:
-        cells: cells of the grid; done: finished cells; failed: cells to try again.
-        seconds: estimated time for the rest; None if unknown.
-        basis: the basis of the estimate.
+        cells: cells of the grid.
+        done: finished cells.
+        failed: cells to try again.
+        seconds: estimated time of the unfinished cells; None if unknown.
+        basis: of the estimate.
     """
 
     cells: int
@@ -158,7 +160,7 @@ def sweep(
     progress: Progress | None = None,
     **options: Unpack[declared.Options],
 ) -> SweepResult:
-    """Run every unfinished cell of a grid.
+    """Run every unfinished cell of a grid. Failed cells are in :attr:`SweepResult.failed`.
 
     Args:
         study: path of a ``study.toml``, or a mapping of the same form (paths in it are relative to
@@ -167,9 +169,6 @@ def sweep(
         force: run finished cells again.
         progress: see :data:`Progress`.
         {options}
-
-    Returns:
-        The sweep; cells that failed are in :attr:`SweepResult.failed`, the others are done.
 
     Raises:
         NearfarError: bad input, no cluster (exit code 3), or another sweep is running in ``out``.
@@ -286,7 +285,7 @@ def _prepare(plan: Plan, folder: Path, force: bool) -> tuple[list[Cell], dict[st
     """Set up the folder; returns the cells, and the durations of finished ones by key."""
     known = _load_digests(folder)
     cells = list(plan.cells(known))
-    # First, the file that marks the folder as a sweep.
+    # First, because this file marks the folder as a sweep.
     run = {**plan.to_dict(), "cells": [cell.key for cell in cells]}
     write_whole(folder / RUN, json.dumps(run, indent=1) + "\n", force=True)
     for name in ("cells", "dataset"):

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 class Job(TypedDict):
-    """Everything that a worker needs to run a cell; see :class:`Cell`."""
+    """What a worker needs to run a cell; keys as in :class:`Cell`."""
 
     folder: str
     key: str
     study: str
     parameters: Mapping[str, object]
-    written: Mapping[str, object]  # parameters as in the sweep's file
-    renamed: Mapping[str, str]  # absolute path: path as in the sweep's file
+    written: Mapping[str, object]
+    renamed: Mapping[str, str]
     threads: int
     error: str | None
 
@@ -184,7 +184,7 @@ def _as_written(text: str, renamed: Mapping[str, str]) -> str:
 
 
 def parameter_columns(study: Study) -> Mapping[str, pyarrow.DataType]:
-    """The parameters that are added as columns, with their types; equal for all cells."""
+    """The types of the parameters that are added as columns, the same for all cells."""
     return {
         name: _type(parameter.annotation)
         for name, parameter in study.parameters().items()

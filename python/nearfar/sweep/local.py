@@ -131,7 +131,7 @@ class _Watcher(threading.Thread):
         return code
 
     def stop(self) -> None:
-        """Kill the worker; an unfinished cell leaves nothing."""
+        """Kill the worker."""
         self.stopped.set()
         with self.lock:
             if self.process is not None:

@@ -57,9 +57,8 @@ class Cell:
         key: hash of everything that the result depends on: study, parameters, contents of traces
             and machines, version of nearfar.
         parameters: arguments of the study's function, with absolute paths.
-        written: the value of every parameter as in the file, or its default; for columns of the
-            result.
-        renamed: the paths as in the file, by absolute path.
+        written: every parameter as in the file, or its default; for columns of the result.
+        renamed: paths as in the file, by absolute path.
         records: sum of the records of its traces; 0 without traces.
         error: why it cannot run, if known in advance.
     """

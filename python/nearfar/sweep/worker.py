@@ -25,7 +25,7 @@ def main() -> None:
         try:
             print(json.dumps(outcome), file=outcomes, flush=True)
         except BrokenPipeError:
-            # The sweep is gone, but the cell is on disk.
+            # The sweep has ended; the cell is on disk.
             os._exit(0)
 
 
