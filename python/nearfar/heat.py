@@ -24,7 +24,7 @@ _SAMPLE_NS: Final = 5_000_000
 _TIMES: Final = 20
 _PIECES: Final = 32
 _PAGE: Final = 4096
-#: Areas closer than this are shown as one: DAMON itself splits a process at its largest gaps.
+#: Areas closer than this, bytes, are shown as one.
 _GAP: Final = 64 << 20
 #: Quantile of the normal distribution for bounds of 95 %.
 _Z: Final = 1.96

@@ -75,7 +75,7 @@ class _Meter:
             print(f"\r\x1b[K{self.line(now, columns - 1)}", end="\r", file=sys.stderr, flush=True)
 
     def line(self, now: _Progress, width: int) -> str:
-        """The line, with rates since the last, without parts that exceed ``width``."""
+        """The line, with rates since the last call, without parts that exceed ``width``."""
         last, self.last = self.last, now
         seconds = now["seconds"] - last["seconds"]
         faults, promotions = (

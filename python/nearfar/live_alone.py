@@ -124,7 +124,7 @@ def _run(command: Sequence[str]) -> Alone:
 
 
 def _or_null(stream: int, sink: int) -> int | None:
-    """The sink; None, to inherit the stream, if that is /dev/null or closed."""
+    """The sink for a stream; None, to inherit the stream, if it is /dev/null or closed."""
     try:
         is_null = os.fstat(stream).st_rdev == Path(os.devnull).stat().st_rdev
     except OSError:
@@ -178,7 +178,7 @@ class _Memory:
 
     @property
     def private(self) -> int:
-        """Peak private memory, between samples too."""
+        """Peak private memory; VmHWM includes peaks between samples."""
         return max(self.sampled, self.total - self.files)
 
     def sample(self, pid: int) -> bool:
@@ -190,7 +190,7 @@ class _Memory:
         values = {name: 1024 * int(number) for name, number in _STATUS.findall(text)}
         # A zombie has none of these.
         if "VmHWM" in values:
-            # The kernel resets VmHWM on execve.
+            # Not the maximum: execve resets VmHWM.
             self.total = values["VmHWM"]
             self.sampled = max(self.sampled, values.get("RssAnon", 0))
             self.files = max(self.files, values.get("RssFile", 0) + values.get("RssShmem", 0))

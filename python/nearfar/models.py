@@ -266,7 +266,7 @@ def _checked(
                 f"{quantity} fit: rate {value:g} at page size {size:g}; a rate is a number, 0 or "
                 "above"
             )
-    # No study counts 10^15 references; denormal numbers would overflow.
+    # Rates below 1e-15 count as 0: denormal numbers would overflow.
     values = np.where(values < 1e-15, 0.0, values)
     order = np.lexsort((values, sizes))
     return sizes[order], values[order]
@@ -338,7 +338,7 @@ def _solve(
     intervals = None
     if len(distinct) > model.parameters:
         low, high = bounds(t)
-        # A rate at its limit fits one point; the data bound it on one side only.
+        # A rate at its limit fits one point: the data do not determine it.
         if (rates[0] > low).all() and (rates[0] < high).all():
             intervals = _intervals(model, t, coefficients[0], rates[0], residuals, weights[0], free)
     verdict, reason = _judge(model, values, residuals, quality, len(distinct), intervals)

@@ -1,6 +1,6 @@
 """Recommendations from a paging result: page size, memory size, storage.
 
-Results of several machines have been through :func:`nearfar.paging_findings.by_place`.
+A result of several machines must come from :func:`nearfar.paging_findings.by_place`.
 """
 
 from __future__ import annotations

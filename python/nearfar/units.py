@@ -46,6 +46,7 @@ def duration(nanoseconds: float) -> str:
     """Nanoseconds with the unit that keeps the number short: ``85.2 ns``, ``1.27 us``."""
     unit, factor = _TIME[0]
     for name, scale in _TIME:
+        # 999.6 us rounds to 1 ms.
         if abs(nanoseconds) >= scale * 0.9995:
             unit, factor = name, scale
     return f"{digits(nanoseconds / factor)} {unit}"
