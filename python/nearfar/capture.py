@@ -122,7 +122,7 @@ def run(
 
     Args:
         command: the program (a path, or a name in ``PATH``) and its arguments; with ``vm_image``,
-            a program in that machine; empty with ``vm`` or ``kernel``.
+            a program in that virtual machine; empty with ``vm`` or ``kernel``.
         output: trace folder; by default ``NAME.trace`` in the current folder.
         force: replace an existing trace.
         progress: called about ten times a second with the number of records so far.

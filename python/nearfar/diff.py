@@ -283,7 +283,7 @@ def _size(row: declared.Row) -> float:
 
 
 def value_of(row: Row, key: KeyColumn) -> Value:
-    """The value of a key in a row; of several columns, the first that is not null."""
+    """The value of a key in a row; of several columns, the first that is not null, as text."""
     for name in [key] if isinstance(key, str) else key:
         value = row.get(name)
         if value is not None:

@@ -188,7 +188,6 @@ def extras() -> Iterable[Finding]:
         yield Finding(name, installed, why, "" if installed else install, used_for, for_tests)
 
 
-#: All probes.
 PROBES: Final[tuple[Probe, ...]] = (
     capture,
     userfaultfd,

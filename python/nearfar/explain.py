@@ -364,7 +364,7 @@ def _by_model(
     machine: Machine,
     progress: Callable[[int], None] | None,
 ) -> tuple[Explained, list[Term]]:
-    """Counts with the run's TLB, and the terms of the equations."""
+    """Counts with the run's TLB, and the terms of the access-time model."""
     options = regions.options_of(run_options, row, row["page_bytes"])
     text = _engine.paging_explain(trace, options=options, progress=progress)
     counts: Explained = json.loads(text)
@@ -417,7 +417,6 @@ def _rows(
 
 
 def _row(rows: Sequence[paging_declared.Row], page: int) -> paging_declared.Row:
-    """The row of a page size."""
     row = next((row for row in rows if row["page_bytes"] == page), None)
     if row is None:
         known = ", ".join(units.size(row["page_bytes"]) for row in rows)

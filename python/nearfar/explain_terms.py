@@ -32,9 +32,9 @@ class Term:
     """A term of the model.
 
     Attributes:
-        name: its name; part: ``T_A`` or ``T_D``; formula: as in the paper.
-        rate: events per reference; each_ns: the time of one.
-        event: the counted events; None if they are not counted by place.
+        part: ``T_A`` (translation) or ``T_D`` (data); formula: as in the paper.
+        rate: events per reference; each_ns: the time of one event.
+        event: the name of the event's count; None if places do not count it.
     """
 
     name: str

@@ -268,7 +268,7 @@ def _language() -> tuple[list[str], list[float]]:
 
 
 def _texture(seed: int, height: int, width: int, colours: int) -> npt.NDArray[numpy.uint8]:
-    """Noise of halving size and strength, as ``uint8`` of shape (height, width, colours)."""
+    """Noise in patches of halving size, (height, width, colours); each step is 0.6 as strong."""
     import numpy
 
     chance = numpy.random.default_rng(seed)

@@ -31,6 +31,7 @@ _FINAL_STEPS: Final = 200
 class _Projection:
     """Best coefficients for given rates, with residuals and Jacobian: B problems of K terms."""
 
+    #: Residual sums of squares, (B,).
     rss: Array
     residuals: Array
     #: Coefficients of the scaled columns, (B, K).

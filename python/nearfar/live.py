@@ -150,7 +150,7 @@ def run_alone(
 
     Args:
         command: program (a path, or a name in ``PATH``) and arguments.
-        place: the option that needs this, for messages.
+        place: the option that messages name.
         {options}
         knobs: knobs of the policy, by name.
 

@@ -41,7 +41,7 @@ class Alone:
 
     Attributes:
         seconds: wall time.
-        resident_bytes: peak private memory (RssAnon) of one of its processes, sampled.
+        resident_bytes: peak private memory (RssAnon) of its largest process, sampled.
         exit_code: of the program; 128 + N if signal N ended it.
     """
 
@@ -54,7 +54,7 @@ def check_input(place: str) -> int | None:
     """Refuse a standard input that cannot be read twice.
 
     Args:
-        place: the option that needs to run the program twice, for the message.
+        place: the option that the message names.
 
     Returns:
         The position in a file; None for a terminal, /dev/null or a closed standard input.
@@ -83,7 +83,7 @@ def measure(command: Sequence[str], place: str = "--alone") -> Alone:
 
     Args:
         command: program (a path, or a name in ``PATH``) and arguments.
-        place: the option that needs this, for messages.
+        place: the option that messages name.
 
     Raises:
         NearfarError: the program cannot be run, or standard input cannot be read twice.
@@ -141,7 +141,7 @@ def _environment() -> dict[str, str]:
 
 
 def _watch(pid: int) -> int:
-    """Wait for a process to end; returns the peak private memory of it or of a descendant."""
+    """Wait for a process to end; returns the peak private memory of the largest in its tree."""
     process = os.pidfd_open(pid)
     processes = {pid: _Memory()}
     peak, interval = 0, 0.0

@@ -212,7 +212,7 @@ class PagingResult(FolderResult):
 
 def _place(row: declared.Row) -> object:
     """Machine, storage and memory size of a row."""
-    # Older versions do not have the machine.
+    # Runs of older versions lack ``machine``.
     return row.get("machine"), row["storage"], row["memory_bytes"], row["memory_fraction"]
 
 
@@ -355,7 +355,7 @@ def enough_for_left_out(run: PagingRun) -> int | None:
 def too_few_frames(run: PagingRun) -> list[str]:
     """A warning about page and memory sizes without rows because of too few frames, if any."""
     cells: dict[int, list[Memory]] = {}
-    # Older versions do not have this key.
+    # Runs of older versions lack this key.
     for cell in run.get("too_few_frames") or ():
         memory = Memory(cell["memory_bytes"], cell["memory_fraction"])
         cells.setdefault(cell["page_bytes"], []).append(memory)

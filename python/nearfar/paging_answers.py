@@ -146,7 +146,7 @@ def _times(row: declared.Row) -> tuple[float, float, float]:
 
 
 def _choice(choice: PageChoice, gain: float, base: declared.Row) -> str:
-    """The choice of a page size with ``--view machine``."""
+    """The choice of a page size in words, with ``--view machine``."""
     fastest, when = choice.fastest["page_bytes"], choice.when
     most, size, usual = choice.gains[fastest], units.size(fastest), units.size(USUAL_PAGE)
     refusal = "" if choice.refusal is None else f"; {choice.refusal}"

@@ -79,7 +79,6 @@ class Result:
         return load("nearfar.report.tables:first_rows")(self.table)
 
     def _summary(self) -> str:
-        """Its class and the size of its table."""
         table = self.table
         return f"{self._name}, {table.num_rows:,} rows, {table.num_columns} columns"
 

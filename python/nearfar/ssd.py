@@ -30,7 +30,6 @@ from nearfar.strict import Json
 if TYPE_CHECKING:
     import pyarrow
 
-#: The default machine.
 MACHINE: str = default(declared.OPTIONS, "machine")
 
 

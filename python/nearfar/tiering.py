@@ -40,7 +40,6 @@ from nearfar.strict import Json
 if TYPE_CHECKING:
     import pyarrow
 
-#: The default workload.
 WORKLOAD: Final[str] = default(declared.OPTIONS, "workload")
 
 
@@ -127,6 +126,11 @@ class TieringResult(FolderResult):
         """A count summed over the phases of ``policy``, the mean over seeds.
 
         With several sizes of fast memory, at the size that :meth:`view` shows.
+
+        Args:
+            policy: the policy.
+            count: the column.
+            rounds_only: leave out the warm-up.
 
         Raises:
             NearfarError: no row has that policy.

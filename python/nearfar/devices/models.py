@@ -77,7 +77,6 @@ class Device:
     """A device below memory.
 
     Attributes:
-        name: its name.
         access: :data:`FAULT` or :data:`LOAD`.
         read_ns: time to load a page. This and the next three are only for :data:`LOAD`, else 0.
         flash_ns: additional time if the page is not in the device's DRAM.

@@ -266,7 +266,6 @@ class _Study:
         return thp(self.vm.trace, progress=self.progress, **options).sentence
 
     def _with_small_pages(self, memory: Sequence[int]) -> list[paging_declared.Row]:
-        """The rows of 4 KiB pages at these memory sizes."""
         return self.run(memory, page_sizes=[USUAL_PAGE], replacement="linux").rows
 
 
