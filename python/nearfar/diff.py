@@ -279,9 +279,6 @@ def _size(row: declared.Row) -> float:
     return math.inf if row["relative"] is None else abs(row["relative"])
 
 
-# --- keys
-
-
 def value_of(row: Row, key: KeyColumn) -> Value:
     """The value of a key in a row; of several columns, the first that is not null, as text."""
     for name in [key] if isinstance(key, str) else key:

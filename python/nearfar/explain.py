@@ -383,9 +383,6 @@ def _by_model(
     return counts, terms
 
 
-# --- the row
-
-
 def _rows(
     result: PagingResult, memory: str | None, storage: str | None
 ) -> list[paging_declared.Row]:

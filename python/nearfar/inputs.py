@@ -28,7 +28,7 @@ def words(path: Path, *, seed: int = 1, bytes: int = 3_000_000, line: int = 12) 
 
 
 def photo(path: Path, *, seed: int = 1, width: int = 2000, height: int = 1500) -> None:
-    """Write a colour image (PPM): patches of halving size and strength, as photographs have."""
+    """Write a colour image (PPM): patches of halving size, fainter each time, as in photographs."""
     image = _texture(seed, height, width, 3)
     path.write_bytes(f"P6 {width} {height} 255\n".encode() + image.tobytes())
 

@@ -203,7 +203,6 @@ def _sizes_on(memories: Sequence[tuple[int, str]], storages: int) -> list[str]:
 
 
 def _latencies(result: PagingResult) -> str:
-    """The DRAM latency of each machine."""
     latencies = result.run["dram_ns"].items()
     return ", ".join(f"{units.clean(name)} {units.duration(ns)}" for name, ns in latencies)
 

@@ -75,7 +75,7 @@ class TieringRun(Run, total=False):
     footprint_bytes: int
     #: None if pages are never freed.
     peak_resident_bytes: int | None
-    #: Scale of the policies' times and sizes, at most 1.
+    #: Scale of the policies' times and sizes.
     policy_scale: float
     #: By name of the node.
     node_bytes: dict[str, int]
@@ -125,12 +125,8 @@ class TieringResult(FolderResult):
     def total(self, policy: str, count: str, *, rounds_only: bool = False) -> float:
         """A count summed over the phases of ``policy``, the mean over seeds.
 
-        With several sizes of fast memory, at the size that :meth:`view` shows.
-
-        Args:
-            policy: the policy.
-            count: the column.
-            rounds_only: leave out the warm-up.
+        With several sizes of fast memory, at the size that :meth:`view` shows. ``rounds_only``
+        leaves out the warm-up.
 
         Raises:
             NearfarError: no row has that policy.
