@@ -131,6 +131,7 @@ def model(name: str, machine: Machine, busy: int, ratio: float) -> Device:
         flash_ns = FLASH_READ_NS
         if busy > 1 and flash_ns > _SWITCH_ABOVE_NS:
             flash_ns = min(flash_ns, SWITCH_NS)
+        # A hit, and the transfer of the page's other lines.
         return Device(name, LOAD, _HIT_NS + page - line, flash_ns, cache=_CACHE)
     if name == DRAM_SSD:
         described = machines.load(_UMD).to_dict()
