@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NearfarError", "Trace", "__version__", "open"]
 
-# Rayon would start any number of threads that this variable names.
+# Rayon starts as many threads as this variable says: limit them to four per processor.
 if os.environ.get("RAYON_NUM_THREADS", "").isdecimal():
     _limit = 4 * (os.cpu_count() or 1)
     os.environ["RAYON_NUM_THREADS"] = str(min(int(os.environ["RAYON_NUM_THREADS"]), _limit))
@@ -52,8 +52,7 @@ _API = (
     "trace", "units", "workload",
 )  # fmt: skip
 
-#: Names re-exported from other modules, imported on first use, because help and completion need
-#: neither the engine nor traces.
+#: Module of each re-exported name; imported on first use, to keep help and completion fast.
 _REEXPORTED = {"Trace": "trace", "__version__": "_engine", "open": "trace"}
 
 

@@ -102,7 +102,7 @@ def probe() -> list[Probe]:
 
 
 def default_output(command: Sequence[str]) -> Path:
-    """``NAME.trace`` in the current folder, with the program's file name."""
+    """The default trace folder, ``PROGRAM.trace`` in the current folder."""
     name = Path(command[0]).name if command else ""
     return Path(f"{name or 'program'}.trace")
 
@@ -122,7 +122,7 @@ def run(
 
     Args:
         command: the program (a path, or a name in ``PATH``) and its arguments; with ``vm_image``,
-            a program in that machine; empty with ``vm`` or ``kernel``.
+            a program in that virtual machine; empty with ``vm`` or ``kernel``.
         output: trace folder; by default ``NAME.trace`` in the current folder.
         force: replace an existing trace.
         progress: called about ten times a second with the number of records so far.
@@ -132,7 +132,7 @@ def run(
         NearfarError: the program, QEMU (exit code 3) or the plugin is missing, or the trace
             cannot be written.
         KeyboardInterrupt: Ctrl-C before the program started. Later, the program gets the signal,
-            and the capture ends with it; a second Ctrl-C kills it.
+            and the capture ends with it; a second Ctrl-C kills the program.
     """
     words = [os.fspath(word) for word in command]
     image = options.get("vm_image")
@@ -218,7 +218,7 @@ def _image(command: Sequence[str], options: declared.Options) -> Iterator[declar
 
 
 def meter(total: int | None = None) -> Callable[[int], None] | None:
-    """A progress display on standard error; ``None`` if that is not a terminal.
+    """A progress display on standard error; ``None`` if progress is not shown.
 
     Args:
         total: the number of records at which recording stops, if known.
@@ -250,7 +250,7 @@ class _Interrupt(KeyboardInterrupt):
 def _interrupts() -> AbstractContextManager[None]:
     """Make SIGTERM end a capture as Ctrl-C does."""
     numbers = [signal.SIGTERM]
-    # Keep other handlers of Ctrl-C.
+    # Keep a handler of Ctrl-C that the caller installed.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         numbers.append(signal.SIGINT)
     return handling(numbers, _interrupt)

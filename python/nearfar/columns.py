@@ -50,5 +50,5 @@ def number(name: str, what: str, unit: str = "", **more: Unpack[Attributes]) -> 
 
 
 def share(name: str, what: str, **more: Unpack[Attributes]) -> Column:
-    """A share of one."""
+    """A share: 0.05 is 5 %."""
     return number(name, what, "share", **more)

@@ -1,8 +1,8 @@
 """Reads what DAMON recorded, as damo writes it (``docs/formats.md``), into a ``.heat`` file.
 
 DAMON does not record references. In each sampling interval it checks one page of each region, and
-after an aggregation interval it says in how many samples the page had been accessed. Formats and
-their meaning: ``src/_damo_records.py`` and ``src/damo_report_raw.py`` of awslabs/damo.
+after an aggregation interval it reports in how many samples the page had been accessed. Formats:
+``src/_damo_records.py`` and ``src/damo_report_raw.py`` of awslabs/damo.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _PERF: Final = re.compile(
     r"(\d+)\.(\d{6,9}): +damon:damon_aggregated: +target_id=(\d+) nr_regions=(\d+) "
     r"(\d+)-(\d+): (-?\d+)"
 )
-#: A line of `damo report raw`; until April 2022 in the second form, at first without an age.
+#: A region in `damo report raw`; damo wrote the second form, with or without an age, until April
+#: 2022.
 _REGION: Final = re.compile(
     r"([0-9a-f]+)-([0-9a-f]+)"
     r"(?: \([^)]*\) +(-?\d+) +-?\d+|\([^)]*\):\t(-?\d+)(?: \(age: -?\d+\))?)$"
@@ -252,8 +253,8 @@ def _from_perf(path: Path, text: str) -> Iterator[Snapshot]:
         missing[target] -= 1
         snapshots[-1][1].append((low, high, hits))
     for target, snapshots in ends.items():
-        # An event has only the end of its interval: assume that the first interval is as long as
-        # the others on average; a single one takes DAMON's default (damo assumes a second).
+        # An event has only the end of its interval. The first interval is assumed to have the mean
+        # length of the others, a single one DAMON's default (damo assumes a second).
         first, last = snapshots[0][0], snapshots[-1][0]
         others = len(snapshots) - 1
         start = first - ((last - first) // others if others and last > first else _AGGREGATION)

@@ -33,7 +33,7 @@ _ROUNDING: Final = 1e-12
 #: A cell of a table, and a row of any study.
 Value: TypeAlias = str | float | None
 Row: TypeAlias = Mapping[str, Value]
-#: A column that pairs rows; of a tuple, the first that is not null.
+#: A column whose values pair rows; of a tuple, the first column that is not null.
 KeyColumn: TypeAlias = str | tuple[str, ...]
 Key: TypeAlias = tuple[Value, ...]
 
@@ -48,7 +48,7 @@ OPTIONS: Final = (
     ),
 )
 
-#: A metric of two rows, after the keys that pair them.
+#: The columns that follow the keys in a result.
 TABLES: Final = {
     "rows": Rows(
         columns=(
@@ -89,7 +89,7 @@ class DiffResult(Result):
     Attributes:
         run: the two folders, the study, keys, metrics, and constants that differ.
         rows: a mapping for each key x metric: the keys, then ``nearfar.declared.diff.Row``.
-        only_a, only_b: keys that the other run lacks; with ``metric`` if it lacks only that number.
+        only_a, only_b: keys that the other run lacks; with ``metric`` if it lacks only that metric.
     """
 
     shown = "nearfar.report.diff:diff"
@@ -158,7 +158,7 @@ def diff(a: str | Path, b: str | Path, **options: Unpack[declared.Options]) -> D
             if compared is not None:
                 rows.append(cast("declared.Row", {**named, **compared}))
                 continue
-            # Only one run has the number: in the other, the case may be impossible, for example.
+            # Only one run has a value: in the other, the case may be impossible.
             for values, only in ((in_a, only_a), (in_b, only_b)):
                 if any(value is not None for value in values.values()):
                     only.append({**named, "metric": metric})
@@ -200,8 +200,7 @@ def compare(
 
     Args:
         metric: its name.
-        a, b: values by seed. Seeds of both are paired; without common seeds, the means are compared
-            (Welch).
+        a, b: values by seed. Common seeds are paired; without any, the means are compared (Welch).
         better: ``less`` or ``more``.
     """
     in_a, in_b = (
@@ -236,7 +235,10 @@ def compare(
 
 
 def _reach(xs: Sequence[float], ys: Sequence[float], paired: bool) -> float | None:
-    """Half the width of the confidence interval of the mean difference; None for too few values."""
+    """Half the confidence interval of the mean difference (Student's t; unpaired, Welch's).
+
+    None for too few values.
+    """
     import numpy as np
     from scipy import stats
 
@@ -258,7 +260,7 @@ def _reach(xs: Sequence[float], ys: Sequence[float], paired: bool) -> float | No
 
 
 def flat(run: Run) -> tuple[list[Row], list[str]]:
-    """Rows of a run with one column for each key, and the names of these; metrics are unchanged."""
+    """The rows of a run, with keys and metrics only, and the names of the key columns."""
     keys = {_label(key): key for key in run.columns.keys}
     if run.columns.seed is not None and run.columns.seed in run.result.table.column_names:
         keys[run.columns.seed] = run.columns.seed
@@ -277,11 +279,8 @@ def _size(row: declared.Row) -> float:
     return math.inf if row["relative"] is None else abs(row["relative"])
 
 
-# --- keys
-
-
 def value_of(row: Row, key: KeyColumn) -> Value:
-    """The value of a key in a row; of several columns, the first that is not null."""
+    """The value of a key in a row; of several columns, the first that is not null, as text."""
     for name in [key] if isinstance(key, str) else key:
         value = row.get(name)
         if value is not None:
@@ -292,6 +291,7 @@ def value_of(row: Row, key: KeyColumn) -> Value:
 
 
 def _label(key: KeyColumn) -> str:
+    """The name of a key; of several columns, their prefix (``memory`` for ``memory_bytes``)."""
     return key if isinstance(key, str) else key[0].partition("_")[0]
 
 

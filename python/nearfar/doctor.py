@@ -106,7 +106,7 @@ def captured_programs() -> Iterable[Finding]:
 
 
 def emitters() -> Iterable[Finding]:
-    """Look for the tools that check the output of ``nearfar advise --emit``."""
+    """Look for QEMU's system emulators, and tools for the output of ``nearfar advise --emit``."""
     used_for = "make test, to check the output of nearfar advise --emit"
     libvirt = "libvirt-clients libxml2-utils"
     yield _program("virt-xml-validate", used_for, libvirt, for_tests=True)
@@ -119,7 +119,7 @@ def emitters() -> Iterable[Finding]:
 
 
 def memory_nodes() -> Iterable[Finding]:
-    """Look for the tools that configure memory nodes, and for those that tests need."""
+    """Look for the tools that configure memory nodes."""
     script = "the scripts of nearfar numa plan --emit"
     for name, package, used_for in (
         ("numactl", "numactl", script),
@@ -188,7 +188,6 @@ def extras() -> Iterable[Finding]:
         yield Finding(name, installed, why, "" if installed else install, used_for, for_tests)
 
 
-#: All probes.
 PROBES: Final[tuple[Probe, ...]] = (
     capture,
     userfaultfd,
@@ -225,10 +224,10 @@ def _program(
     attempt: tuple[str, ...] = (),
     for_tests: bool = False,
 ) -> Finding:
-    """Look for a program in PATH, and run it to get its version, then with ``attempt``."""
+    """Look for a program in PATH; run it for its version, then with the arguments ``attempt``."""
     missing = partial(Finding, name, False, used_for=used_for, for_tests=for_tests)
     fix = f"sudo apt-get install {package}"
-    # Debian installs games there, but root's PATH does not include it.
+    # Root's PATH lacks /usr/games.
     path = shutil.which(name) or shutil.which(name, path="/usr/games")
     if path is None:
         return missing("not in PATH", fix)

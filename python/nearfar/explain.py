@@ -1,10 +1,9 @@
 """``explain``: the terms, regions, addresses and code behind a number of a paging run.
 
-The row of a run with ``--view machine`` has the parts of its time, which are shown beside those of
-4 KiB pages; otherwise the access-time model is written out with the values of the run
-(:mod:`nearfar.explain_terms`). Then the trace of the run is simulated again at one page size and
-memory size, and each TLB miss and page fault is counted where it occurs
-(``crates/study/src/paging/explain.rs``); :mod:`nearfar.symbols` names the code.
+With ``--view machine``, a row of a run has the parts of its time, which are shown beside those of
+4 KiB pages; otherwise :mod:`nearfar.explain_terms` computes the terms of the access-time model. The
+trace is simulated again at the row's page and memory size, to count TLB misses and page faults
+where they occur (``crates/study/src/paging/explain.rs``); :mod:`nearfar.symbols` names the code.
 Sums that differ from the run's counts are an error.
 
 >>> found = explain("app.run", page="64K")                      # doctest: +SKIP
@@ -53,8 +52,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Costs)
 
-#: The maximum number of pieces of code, and of lines of functions, in a result; the last row sums
-#: up the omitted ones.
+#: Maximum blocks of code, and maximum source lines, in a result; a last row sums up the others.
 _SITES: Final = 256
 _LINES: Final = 4096
 
@@ -115,7 +113,7 @@ _PLACES: Final = Rows(
     keys=("name", "addr_low"),
     metrics={"ns": "less"},
 )  # fmt: skip
-#: ``make declared`` writes them as ``nearfar.declared.explain``.
+#: ``make declared`` writes these tables as ``nearfar.declared.explain``.
 TABLES: Final = {
     "rows": _PLACES,
     "terms": Rows(
@@ -182,12 +180,12 @@ class ExplainResult(Result):
         run: the folder, the trace, and the row: page size, memory size, storage.
         terms: the parts of the time of a reference; they add up to ``total_ns``.
         total: counts of the whole run.
-        regions: counts by region, with the time they cost (``ns`` per reference of the program)
-            and its ``share`` of all such time, highest first.
+        regions: counts by region, most expensive first; ``ns``: their time per reference of the
+            program; ``share``: its share of the time of all regions.
         ranges: counts by address range, lowest first.
-        sites: counts by the code that made the reference, most expensive first: ``name`` of its
-            region, ``addr`` of its block of instructions (None: all further ones); empty if the
-            trace has no fetches, or the run counted only references that miss CPU caches.
+        sites: counts by block of instructions, most expensive first: ``name`` of its region,
+            ``addr`` (None: all further blocks); empty if the trace has no fetches, or the run
+            counted only references that miss CPU caches.
         functions: counts by program, library, function and line, most expensive first.
         sizes: each region at each page size, with ``by_region``.
         notes: code without names, and why.
@@ -366,7 +364,7 @@ def _by_model(
     machine: Machine,
     progress: Callable[[int], None] | None,
 ) -> tuple[Explained, list[Term]]:
-    """Counts with the run's TLB, and the terms of the equations."""
+    """Counts with the run's TLB, and the terms of the access-time model."""
     options = regions.options_of(run_options, row, row["page_bytes"])
     text = _engine.paging_explain(trace, options=options, progress=progress)
     counts: Explained = json.loads(text)
@@ -383,9 +381,6 @@ def _by_model(
     for place in regions.places_of(counts):
         place["ns"] = cost_ns(place, terms) / total["references"]
     return counts, terms
-
-
-# --- the row
 
 
 def _rows(
@@ -419,7 +414,6 @@ def _rows(
 
 
 def _row(rows: Sequence[paging_declared.Row], page: int) -> paging_declared.Row:
-    """The row of a page size."""
     row = next((row for row in rows if row["page_bytes"] == page), None)
     if row is None:
         known = ", ".join(units.size(row["page_bytes"]) for row in rows)
@@ -430,8 +424,8 @@ def _row(rows: Sequence[paging_declared.Row], page: int) -> paging_declared.Row:
 def _trace(run: PagingRun, folder: Path) -> Path:
     """The trace of a run.
 
-    Its path is taken from the current folder, the run's folder and all folders above; then its name
-    in the folder that has the run's folder.
+    Its path is tried from the current folder, the run's folder and each parent folder; then its
+    name beside the run's folder.
 
     Raises:
         NearfarError: it does not exist, or has changed.

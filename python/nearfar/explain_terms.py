@@ -23,7 +23,7 @@ from nearfar.regions import Explained
 Kind = Literal["zero_fills", "file_reads", "swap_ins", "file_rereads"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 Event = Literal["tlb_misses", "tlb_second_hits", "faults", "mapped", Kind]
-#: Parts of the time of ``--view machine`` that belong to T_A (translation); others belong to T_D.
+#: Parts of the time of ``--view machine`` that belong to T_A (translation); the others are T_D.
 _TRANSLATION: Final = ("tlb_ns", "walk_ns")
 
 
@@ -32,9 +32,9 @@ class Term:
     """A term of the model.
 
     Attributes:
-        name: its name; part: ``T_A`` or ``T_D``; formula: as in the paper.
-        rate: events per reference; each_ns: the time of one.
-        event: the counted events; None if they are not counted by place.
+        part: ``T_A`` (translation) or ``T_D`` (data); formula: as in the paper.
+        rate: events per reference; each_ns: the time of one event.
+        event: the name of the event's count; None if places do not count it.
     """
 
     name: str
@@ -185,10 +185,10 @@ def machine_terms(
 
 
 def kernel_shares(counts: Explained, instructions: int) -> dict[str, float | None]:
-    """The kernel's share of the parts of the time on a machine that are counted by reference.
+    """The kernel's share of the parts of the time with ``--view machine``, where it is counted.
 
     Args:
-        counts: counts on that machine.
+        counts: counts of the simulation.
         instructions: of the whole trace.
     """
     kernel, total = counts["kernel"], counts["total"]

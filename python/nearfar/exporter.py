@@ -29,7 +29,7 @@ def export_trace(
     progress: Callable[[int], None] | None = None,
     **options: Unpack[declared.Options],
 ) -> int:
-    """Export the trace folder ``trace`` to the file ``out``; return the references exported.
+    """Export the trace folder ``trace`` to the file ``out``; return the number of references.
 
     Args:
         trace: a trace folder.

@@ -11,7 +11,7 @@ from typing import Final
 from nearfar import units
 
 #: The error of a gain: MIN_ERROR, or RELATIVE_ERROR times the gain if that is larger. More than
-#: half of the cells of docs/validation.md are within it; the others gain more than predicted.
+#: half of the measured gains (docs/validation.md) are within it; the others are larger.
 MIN_ERROR: Final = 0.05
 RELATIVE_ERROR: Final = 1 / 3
 
@@ -28,8 +28,8 @@ def gain_error(gain: float) -> float:
 def worthwhile(gains: Mapping[int, float], min_gain: float = 0.0) -> int | None:
     """The page size to use; None if no gain is larger than its error.
 
-    Of the sizes whose gain is less than the best by no more than the error of this difference, it
-    is the smallest, because that wastes the least memory.
+    It is the smallest size whose gain differs from the best by no more than the error of the
+    difference: smaller pages waste less memory.
 
     >>> worthwhile({65536: 0.27, 131072: 0.29, 262144: 0.31})
     65536

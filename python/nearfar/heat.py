@@ -24,7 +24,7 @@ _SAMPLE_NS: Final = 5_000_000
 _TIMES: Final = 20
 _PIECES: Final = 32
 _PAGE: Final = 4096
-#: Areas closer than this are shown as one: DAMON itself splits a process at its largest gaps.
+#: Areas closer than this, bytes, are shown as one.
 _GAP: Final = 64 << 20
 #: Quantile of the normal distribution for bounds of 95 %.
 _Z: Final = 1.96
@@ -110,7 +110,7 @@ def heat(path: str | PathLike[str]) -> HeatResult:
         NearfarError: it is damaged or no ``.heat`` file.
     """
     record = damo.load(Path(path))
-    sample = record.sample_ns or _SAMPLE_NS
+    sample_ns = record.sample_ns or _SAMPLE_NS
     begin = min(snapshot.start for snapshot in record.snapshots)
     end = max(snapshot.end for snapshot in record.snapshots)
     pieces = _split(record.snapshots)
@@ -125,7 +125,7 @@ def heat(path: str | PathLike[str]) -> HeatResult:
     for snapshot in record.snapshots:
         time = snapshot.end - snapshot.start
         hits = max((region[2] for region in snapshot.regions), default=0)
-        samples = max(1, round(time / sample), hits)
+        samples = max(1, round(time / sample_ns), hits)
         max_samples = max(max_samples, samples)
         values = [0.0] * 4
         for low, high, count in snapshot.regions:
@@ -151,7 +151,7 @@ def heat(path: str | PathLike[str]) -> HeatResult:
         heat=str(path),
         targets=len(working_sets),
         snapshots=len(record.snapshots),
-        sample_ns=sample,
+        sample_ns=sample_ns,
         sample_assumed=record.sample_ns is None,
         samples=max_samples,
         monitored_bytes=round(total / (end - begin)),

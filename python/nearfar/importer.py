@@ -70,7 +70,7 @@ def import_trace(
 def _import_heat(
     source: Path, out: str | PathLike[str] | None, force: bool, options: declared.Options
 ) -> Path:
-    """Write what DAMON saw to a ``.heat`` file: it is not a trace."""
+    """Import a record of damo as a ``.heat`` file."""
     for name, default in (("skip_bad", 0), ("max_refs", None), ("object_bytes", None)):
         if options.get(name, default) not in (default, str(default)):
             option = f"--{name.replace('_', '-')}"

@@ -28,7 +28,7 @@ def words(path: Path, *, seed: int = 1, bytes: int = 3_000_000, line: int = 12) 
 
 
 def photo(path: Path, *, seed: int = 1, width: int = 2000, height: int = 1500) -> None:
-    """Write a colour image (PPM): patches of halving size and strength, as photographs have."""
+    """Write a colour image (PPM): patches of halving size, fainter each time, as in photographs."""
     image = _texture(seed, height, width, 3)
     path.write_bytes(f"P6 {width} {height} 255\n".encode() + image.tobytes())
 
@@ -268,7 +268,7 @@ def _language() -> tuple[list[str], list[float]]:
 
 
 def _texture(seed: int, height: int, width: int, colours: int) -> npt.NDArray[numpy.uint8]:
-    """Noise of halving size and strength, as ``uint8`` of shape (height, width, colours)."""
+    """Noise in patches of halving size, (height, width, colours); each step is 0.6 as strong."""
     import numpy
 
     chance = numpy.random.default_rng(seed)

@@ -2,9 +2,8 @@
 
 A model is a sum of one or two terms ``coefficient * exp(rate * t)``. For given rates the best
 coefficients follow by linear least squares, so only the rates are searched (variable projection): a
-grid of every plausible pair, then Levenberg-Marquardt from the best of them and from a few random
-ones. The result does not depend on a lucky start. Each problem has 0/1 or relative weights of its
-own, so that leave-one-out errors come from the same search.
+grid of plausible pairs, then Levenberg-Marquardt from the best and from a few random pairs.
+Problems differ in the weights of the points: leave-one-out fits are problems of one search.
 """
 
 from __future__ import annotations
@@ -18,20 +17,21 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
-#: A steeper term would fit one point only (rate times distance of two sizes).
+#: Maximum rate times distance of two points: a steeper term would fit one point only.
 _STEEPEST: Final = math.log(1e6)
-#: Starts from the grid and random starts of a search, and maximum iterations from each start, then
-#: from the best result.
+#: Starts of a search from the grid, and random ones.
 _STARTS: Final = 8
 _RANDOM_STARTS: Final = 4
+#: Maximum iterations from each start, then from the best result.
 _ROUNDS: Final = 60
 _FINAL_STEPS: Final = 200
 
 
 @dataclass(frozen=True)
 class _Projection:
-    """Best coefficients for given rates, with residuals and Jacobian; a row for each problem."""
+    """Best coefficients for given rates, with residuals and Jacobian: B problems of K terms."""
 
+    #: Residual sums of squares, (B,).
     rss: Array
     residuals: Array
     #: Coefficients of the scaled columns, (B, K).
@@ -50,11 +50,11 @@ def _project(t: Array, y: Array, weights: Array, rates: Array) -> _Projection:
     first = t[np.argmax(present, axis=1)][:, None]
     last = t[len(t) - 1 - np.argmax(present[:, ::-1], axis=1)][:, None]
     shift = np.where(rates > 0, rates * last, rates * first)
-    # Beyond the points with a weight the exponent may be positive.
+    # The exponent may be positive at points without a weight, which do not count.
     exponent = np.minimum(rates[:, :, None] * t - shift[:, :, None], 0.0)
     columns = np.exp(exponent) * weights[:, None, :]
     target = y * weights
-    # Gram-Schmidt, twice for the second column; a column that the first explains is dropped.
+    # Gram-Schmidt, twice for accuracy; a second column that depends on the first is dropped.
     norms = np.linalg.norm(columns[:, 0], axis=1, keepdims=True)
     norms[norms == 0] = 1
     basis = [columns[:, 0] / norms]
@@ -139,7 +139,7 @@ def bounds(t: Array) -> tuple[float, float]:
 
 
 def _starts(low: float, high: float, t: Array, terms: int, seed: int) -> Array:
-    """Every pair (or single) of plausible rates, then a few random ones, (S, terms)."""
+    """Every pair (or single) of plausible rates, then random ones, shape (starts, terms)."""
     span = float(t[-1] - t[0])
     falling = -np.geomspace(min(0.1 / span, -low), -low, 10)[::-1]
     rising = np.geomspace(min(0.1 / span, high), high, 6)

@@ -75,7 +75,7 @@ class _Meter:
             print(f"\r\x1b[K{self.line(now, columns - 1)}", end="\r", file=sys.stderr, flush=True)
 
     def line(self, now: _Progress, width: int) -> str:
-        """The line, with rates since the last, without parts that exceed ``width``."""
+        """The line, with rates since the last call, without parts that exceed ``width``."""
         last, self.last = self.last, now
         seconds = now["seconds"] - last["seconds"]
         faults, promotions = (
@@ -150,7 +150,7 @@ def run_alone(
 
     Args:
         command: program (a path, or a name in ``PATH``) and arguments.
-        place: the option that needs this, for messages.
+        place: the option that messages name.
         {options}
         knobs: knobs of the policy, by name.
 

@@ -41,7 +41,7 @@ class Alone:
 
     Attributes:
         seconds: wall time.
-        resident_bytes: peak private memory (RssAnon) of one of its processes, sampled.
+        resident_bytes: peak private memory (RssAnon) of its largest process, sampled.
         exit_code: of the program; 128 + N if signal N ended it.
     """
 
@@ -54,7 +54,7 @@ def check_input(place: str) -> int | None:
     """Refuse a standard input that cannot be read twice.
 
     Args:
-        place: the option that needs to run the program twice, for the message.
+        place: the option that the message names.
 
     Returns:
         The position in a file; None for a terminal, /dev/null or a closed standard input.
@@ -83,7 +83,7 @@ def measure(command: Sequence[str], place: str = "--alone") -> Alone:
 
     Args:
         command: program (a path, or a name in ``PATH``) and arguments.
-        place: the option that needs this, for messages.
+        place: the option that messages name.
 
     Raises:
         NearfarError: the program cannot be run, or standard input cannot be read twice.
@@ -124,7 +124,7 @@ def _run(command: Sequence[str]) -> Alone:
 
 
 def _or_null(stream: int, sink: int) -> int | None:
-    """The sink; None, to inherit the stream, if that is /dev/null or closed."""
+    """The sink for a stream; None, to inherit the stream, if it is /dev/null or closed."""
     try:
         is_null = os.fstat(stream).st_rdev == Path(os.devnull).stat().st_rdev
     except OSError:
@@ -141,7 +141,7 @@ def _environment() -> dict[str, str]:
 
 
 def _watch(pid: int) -> int:
-    """Wait for a process to end; returns the peak private memory of it or of a descendant."""
+    """Wait for a process to end; returns the peak private memory of the largest in its tree."""
     process = os.pidfd_open(pid)
     processes = {pid: _Memory()}
     peak, interval = 0, 0.0
@@ -178,7 +178,7 @@ class _Memory:
 
     @property
     def private(self) -> int:
-        """Peak private memory, between samples too."""
+        """Peak private memory; VmHWM includes peaks between samples."""
         return max(self.sampled, self.total - self.files)
 
     def sample(self, pid: int) -> bool:
@@ -190,7 +190,7 @@ class _Memory:
         values = {name: 1024 * int(number) for name, number in _STATUS.findall(text)}
         # A zombie has none of these.
         if "VmHWM" in values:
-            # The kernel resets VmHWM on execve.
+            # Not the maximum: execve resets VmHWM.
             self.total = values["VmHWM"]
             self.sampled = max(self.sampled, values.get("RssAnon", 0))
             self.files = max(self.files, values.get("RssFile", 0) + values.get("RssShmem", 0))

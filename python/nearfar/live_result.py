@@ -137,7 +137,6 @@ class Outcome(FolderResult):
     Attributes:
         run: the record of the run: command, options, version, kernel.
         command: program and arguments.
-        options: the options.
         counters: event counts of all processes, by name (docs/run.md).
         images: process images that were managed; ``execve`` starts another image.
         fast_bytes: peak of fast memory, sampled.

@@ -188,14 +188,14 @@ def with_storages(machine: Machine, storage: Sequence[str]) -> Machine:
         NearfarError: no built-in machine has the storage; the message names the nearest one.
     """
     owners = {name: _owner(name, machine) for name in storage if name not in machine.storages}
-    # Compressed memory first: its files are on a disk of the machine itself.
+    # zram first, so that its files are on a disk of the machine itself.
     for name in sorted(owners, key=lambda name: owners[name].storages[name] != "zram"):
         machine = machine.with_storage_of(owners[name], name)
     return machine
 
 
 def _owner(storage: str, beside: Machine) -> Machine:
-    """The first built-in machine, by name, with ``storage``."""
+    """The first built-in machine, by name, with ``storage``, which ``beside`` lacks."""
     known = dict.fromkeys(beside.storages, beside)
     for name in names():
         machine = load(name)

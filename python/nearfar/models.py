@@ -266,7 +266,7 @@ def _checked(
                 f"{quantity} fit: rate {value:g} at page size {size:g}; a rate is a number, 0 or "
                 "above"
             )
-    # No study counts 10^15 references; denormal numbers would overflow.
+    # Rates below 1e-15 count as 0: denormal numbers would overflow.
     values = np.where(values < 1e-15, 0.0, values)
     order = np.lexsort((values, sizes))
     return sizes[order], values[order]
@@ -310,7 +310,7 @@ def _solve(
         return _evaluate(model, coefficients[row], rates[row], sizes)
 
     residuals = values - at(0)
-    count, free = len(sizes), len(sizes) - model.parameters
+    count, freedom = len(sizes), len(sizes) - model.parameters
     rss = float(residuals @ residuals)
     # A smaller residual is rounding.
     exact = rss <= (1e-12 * scale) ** 2 * count
@@ -318,7 +318,7 @@ def _solve(
     r2 = 1 - rss / spread if spread > 0 else None
     quality: dict[str, float | None] = {
         "r2": r2,
-        "adjusted_r2": 1 - (1 - r2) * (count - 1) / free if r2 is not None and free else None,
+        "adjusted_r2": 1 - (1 - r2) * (count - 1) / freedom if r2 is not None and freedom else None,
         "rmse": math.sqrt(rss / count),
         "aic": None if exact else count * math.log(rss / count) + 2 * model.parameters,
         "loo_rmse": None,
@@ -338,9 +338,11 @@ def _solve(
     intervals = None
     if len(distinct) > model.parameters:
         low, high = bounds(t)
-        # A rate at its limit fits one point; the data bound it on one side only.
+        # A rate at its limit fits one point: the data do not determine it.
         if (rates[0] > low).all() and (rates[0] < high).all():
-            intervals = _intervals(model, t, coefficients[0], rates[0], residuals, weights[0], free)
+            intervals = _intervals(
+                model, t, coefficients[0], rates[0], residuals, weights[0], freedom
+            )
     verdict, reason = _judge(model, values, residuals, quality, len(distinct), intervals)
     pairs = np.column_stack((coefficients[0], rates[0])).ravel()
     return {
@@ -413,7 +415,7 @@ def _intervals(
     rates: Array,
     residuals: Array,
     weights: Array,
-    free: int,
+    freedom: int,
 ) -> dict[str, tuple[float, float]] | None:
     """Linearised confidence intervals; None when the Jacobian does not determine them."""
     columns = []
@@ -431,7 +433,7 @@ def _intervals(
     rss = float(np.sum((weights * residuals) ** 2))
     from scipy import special  # 0.2 s to import
 
-    half = special.stdtrit(free, (1 + CONFIDENCE) / 2) * np.sqrt(variance * rss / free)
+    half = special.stdtrit(freedom, (1 + CONFIDENCE) / 2) * np.sqrt(variance * rss / freedom)
     centre = np.column_stack((coefficients, rates)).ravel()
     return {
         name: (float(middle - width), float(middle + width))

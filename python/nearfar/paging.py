@@ -1,8 +1,8 @@
 """The ``paging`` study: TLB misses, page faults and access time over page size and memory size.
 
-The study of page-size advice (000) and TLB and fault models (001). The engine simulates every
-page size and memory size in one pass over the trace (docs/paging.md) and computes times; this
-module fits the models.
+It reproduces page-size advice (paper 000) and TLB and fault models (paper 001). The engine
+simulates every page size and memory size in one pass over the trace (docs/paging.md) and computes
+times; this module fits the models.
 
 >>> result = paging("app.trace", machine="optane-ssd")      # doctest: +SKIP
 >>> result.best(memory_fraction=0.5)["page_bytes"]          # doctest: +SKIP
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from nearfar.models import Fit
 
-#: Points of a fitted curve in results, between the smallest and largest page size.
+#: Points of a fitted curve in results.
 _CURVE = 49
 #: The filter that passes every reference.
 ALL_REFERENCES: Final[str] = default(declared.OPTIONS, "filter")
@@ -84,7 +84,7 @@ class PagingRun(Run, total=False):
     footprint_bytes: int
     #: Whether pages are freed, as the events of the trace say.
     pages_end: bool
-    #: The peak resident set, if memory sizes are shares of it.
+    #: The peak resident set; None unless memory sizes are shares of it.
     peak_resident_bytes: int | None
     #: Page sizes without rows, because the trace is a sample.
     left_out: list[LeftOut]
@@ -117,6 +117,7 @@ class PlainFit(TypedDict):
     loo_mean_relative: float | None
     verdict: str
     reason: str
+    #: ``loo_rmse`` of the fit.
     loo_error: float | None
     #: Page size, measured rate, predicted rate (may be None).
     points: list[list[float | None]]
@@ -211,7 +212,7 @@ class PagingResult(FolderResult):
 
 def _place(row: declared.Row) -> object:
     """Machine, storage and memory size of a row."""
-    # Older versions do not have the machine.
+    # Runs of older versions lack ``machine``.
     return row.get("machine"), row["storage"], row["memory_bytes"], row["memory_fraction"]
 
 
@@ -322,7 +323,7 @@ def machine_warnings(run: Run) -> list[str]:
         if lacking[name] is not None and (of_user or mixed):
             lines.append(f"times are those of the papers' model: {lacking[name]}")
         if of_user:
-            # It takes a tenth of a second to import.
+            # 0.1 s to import.
             from nearfar.measure.system import elsewhere
 
             if elsewhere(described["description"]):
@@ -334,7 +335,7 @@ def machine_warnings(run: Run) -> list[str]:
 
 
 def sample_warnings(run: PagingRun) -> list[str]:
-    """A warning about the page sizes that a sample does not have."""
+    """A warning about the page sizes that have no rows because the trace is a sample, if any."""
     if not (left := run.get("left_out")):
         return []
     names = ", ".join(units.size(size["page_bytes"]) for size in left)
@@ -347,14 +348,14 @@ def sample_warnings(run: PagingRun) -> list[str]:
 
 
 def enough_for_left_out(run: PagingRun) -> int | None:
-    """The smallest memory with which page sizes that were left out have rows; None for none."""
+    """The largest ``least_memory`` of the page sizes in ``left_out``; None without one."""
     return max((size["least_memory"] or 0 for size in run.get("left_out", ())), default=0) or None
 
 
 def too_few_frames(run: PagingRun) -> list[str]:
-    """A warning about cells that a study left out because memory has too few frames, if any."""
+    """A warning about page and memory sizes without rows because of too few frames, if any."""
     cells: dict[int, list[Memory]] = {}
-    # Older versions do not have this key.
+    # Runs of older versions lack this key.
     for cell in run.get("too_few_frames") or ():
         memory = Memory(cell["memory_bytes"], cell["memory_fraction"])
         cells.setdefault(cell["page_bytes"], []).append(memory)

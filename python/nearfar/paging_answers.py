@@ -1,6 +1,6 @@
 """Recommendations from a paging result: page size, memory size, storage.
 
-Results of several machines have been through :func:`nearfar.paging_findings.by_place`.
+A result of several machines must come from :func:`nearfar.paging_findings.by_place`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _times(row: declared.Row) -> tuple[float, float, float]:
 
 
 def _choice(choice: PageChoice, gain: float, base: declared.Row) -> str:
-    """The choice of a page size with ``--view machine``."""
+    """The choice of a page size in words, with ``--view machine``."""
     fastest, when = choice.fastest["page_bytes"], choice.when
     most, size, usual = choice.gains[fastest], units.size(fastest), units.size(USUAL_PAGE)
     refusal = "" if choice.refusal is None else f"; {choice.refusal}"
@@ -203,7 +203,6 @@ def _sizes_on(memories: Sequence[tuple[int, str]], storages: int) -> list[str]:
 
 
 def _latencies(result: PagingResult) -> str:
-    """The DRAM latency of each machine."""
     latencies = result.run["dram_ns"].items()
     return ", ".join(f"{units.clean(name)} {units.duration(ns)}" for name, ns in latencies)
 

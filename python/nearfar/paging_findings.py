@@ -95,7 +95,7 @@ def of_machine(result: PagingResult, name: str) -> PagingResult:
 
 
 def by_place(result: PagingResult) -> PagingResult:
-    """A result of several machines, with storages renamed to ``machine/storage``; do this once.
+    """A result of several machines, with storages renamed to ``machine/storage``; call it once.
 
     If every machine has one storage, that gets the name of the machine. Tables and charts by
     storage thus show machines too. A result of one machine is returned unchanged.

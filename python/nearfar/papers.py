@@ -8,8 +8,8 @@ from typing import Final
 SYSTEMS: Final = {
     "000": "page-size advice",
     "001": "TLB and fault models",
-    "002": "UMD",
-    "003": "SSP",
+    "002": "UMD",  # DRAM-interface SSD
+    "003": "SSP",  # selective shadow paging
     "004": "aliusM",
 }
 

@@ -16,9 +16,7 @@ from typing import Final
 from nearfar import units
 from nearfar.declared import info as declared
 
-#: Parts of a run that may be a phase.
 PARTS: Final = 32
-#: Working sets of two phases differ by at least this factor.
 FACTOR: Final = 2.0
 #: Maximum number of phases to list; more are reported as constant change.
 MOST: Final = 8

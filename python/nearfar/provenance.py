@@ -27,8 +27,10 @@ class Run(TypedDict, total=False):
     command: str
     trace: str
     trace_json_sha256: str
+    #: The captured command, or another description of the trace's source.
     traced: str
     trace_complete: bool
+    #: Whether the trace holds a sample of the references, by perf.
     sampled_trace: bool
     #: The share of the program's pages that the trace holds; absent if it holds all.
     sampled_pages: float
@@ -36,7 +38,8 @@ class Run(TypedDict, total=False):
     thp_disabled: bool
     machine: str
     machine_description: Json
-    #: Instead, if several machines were compared: their descriptions and DRAM latencies.
+    #: If several machines were compared, instead of ``machine_description``: their descriptions
+    #: and DRAM latencies.
     machines: dict[str, Json]
     dram_ns: dict[str, float]
     options: Json

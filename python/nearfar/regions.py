@@ -1,8 +1,8 @@
-"""Regions: the cost of each at each page size, and the size that suits it.
+"""The cost of each region at each page size, and the page size that suits the region.
 
 A page size that is set for a whole program also gives larger pages to regions that gain nothing and
-only take more memory. ``madvise`` sets it for one region; ``prctl`` (Linux 6.18)
-limits it to such regions.
+only take more memory. ``madvise`` asks for larger pages in one region; ``prctl`` (Linux 6.18)
+limits them to regions with that advice.
 
 Times are those of ``--view machine``: the trace is simulated again at each page size, and the cost
 of walks, faults and storage is counted in the region where it occurs.
@@ -150,9 +150,8 @@ def count(
                 )
         warm = found["lifetimes"] and run_options.get("page_cache") == "warm"
         for place in places_of(found):
-            # A fault reads from a device unless it is a first touch; first touches of files do so
-            # too (file_reads), unless they are cached. Count such faults as swap-ins, the others as
-            # first touches.
+            # Faults that read from a device count as swap-ins (first touches of files too, unless
+            # the page cache is warm), the others as first touches.
             reads = place["faults"] - place["first_touches"] + (0 if warm else place["file_reads"])
             place["swap_ins"] = reads
             place["first_touches"] = place["given"]
@@ -170,14 +169,14 @@ def _ns(place: Counts, total: Counts, row: paging_declared.Row) -> float:
     def part(count: int, whole: int, ns: float) -> float:
         return ns * count / whole if whole else 0.0
 
-    given = total["given_ps"] / 1e3 / row["references"]
-    faults = (row["fault_ns"] or 0.0) + (row["io_ns"] or 0.0) + (row.get("start_ns") or 0.0)
-    read = max(0.0, faults - given)
+    given_ns = total["given_ps"] / 1e3 / row["references"]
+    faults_ns = (row["fault_ns"] or 0.0) + (row["io_ns"] or 0.0) + (row.get("start_ns") or 0.0)
+    device_ns = max(0.0, faults_ns - given_ns)
     return (
         part(place["tlb_ps"], total["tlb_ps"], row["tlb_ns"] or 0.0)
         + part(place["walk_ps"], total["walk_ps"], row["walk_ns"] or 0.0)
-        + part(place["given_ps"], total["given_ps"], given)
-        + part(place["swap_ins"], total["swap_ins"], read)
+        + part(place["given_ps"], total["given_ps"], given_ns)
+        + part(place["swap_ins"], total["swap_ins"], device_ns)
     )
 
 

@@ -47,8 +47,7 @@ def read_table(path: Path) -> pyarrow.Table:
 class Result:
     """Base of results; a study adds fields, ``table`` and methods."""
 
-    # `module:name` of the code that shows a result. Reports import results, so importing reports
-    # here would be circular, and slow.
+    # Reports import results, so results name report code as `module:name`, imported on use.
     #: The function that renders it for a terminal; None: its first rows.
     shown: ClassVar[str | None] = None
     #: The class of its page (:class:`nearfar.report.html.page.Page`), if it has one.
@@ -80,7 +79,6 @@ class Result:
         return load("nearfar.report.tables:first_rows")(self.table)
 
     def _summary(self) -> str:
-        """Its class and the size of its table."""
         table = self.table
         return f"{self._name}, {table.num_rows:,} rows, {table.num_columns} columns"
 
@@ -139,7 +137,7 @@ class Result:
         return self._html()
 
     def _html(self, **more: Any) -> str:
-        """The page, with what it shows besides the result."""
+        """The page; ``more``: what it shows besides the result."""
         if self.page is None:
             raise NearfarError(f"html: {self._name} has no page of its own; use .plot() or .table")
         return str(load(self.page)(self, **more).html())

@@ -1,7 +1,7 @@
 """The ``ssd`` study: a DRAM-interface SSD as memory, and what a core does during a page transfer.
 
-UMD (002). The engine replays a trace on the machine once for each policy and each size of the
-device's DRAM (docs/ssd.md); this module makes the result.
+It reproduces UMD (paper 002). The engine replays a trace once for each policy of embedded page
+faults (EPF) and each size of the device's DRAM (docs/ssd.md); this module makes the result.
 
 >>> result = ssd("app.trace", dram=["100M", "150M"])            # doctest: +SKIP
 >>> result.best(dram_bytes=100 << 20)["epf"]                    # doctest: +SKIP
@@ -30,7 +30,6 @@ from nearfar.strict import Json
 if TYPE_CHECKING:
     import pyarrow
 
-#: The default machine.
 MACHINE: str = default(declared.OPTIONS, "machine")
 
 
@@ -49,7 +48,7 @@ class Conditioned(TypedDict):
 
 
 class Bin(TypedDict):
-    """Numbers of services whose predicted and actual time is in this bin."""
+    """Numbers of page transfers whose predicted or actual time is in this bin."""
 
     low_ns: int
     high_ns: int

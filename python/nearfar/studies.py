@@ -100,7 +100,6 @@ class Study:
         return result
 
 
-#: Every study, by name.
 STUDIES: Final = {
     study.name: study
     for study in (

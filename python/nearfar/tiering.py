@@ -1,7 +1,8 @@
 """The ``tiering`` study: policies that move pages between fast and slow memory.
 
-SSP (003, Selective Shadow Paging) and what it builds on. The engine simulates a machine with an
-event clock (docs/tiering.md); this module resolves options and makes the result.
+It reproduces SSP (selective shadow paging, paper 003) and the policies that SSP builds on. The
+engine simulates a machine with an event clock (docs/tiering.md); this module resolves options and
+makes the result.
 
 >>> result = tiering("nomad-medium", policy="nomad,ssp", mix="write", scale="1/256", rounds=1)
 >>> [(row["policy"], row["phase"]) for row in result.rows]
@@ -39,7 +40,6 @@ from nearfar.strict import Json
 if TYPE_CHECKING:
     import pyarrow
 
-#: The default workload.
 WORKLOAD: Final[str] = default(declared.OPTIONS, "workload")
 
 
@@ -75,6 +75,7 @@ class TieringRun(Run, total=False):
     footprint_bytes: int
     #: None if pages are never freed.
     peak_resident_bytes: int | None
+    #: Scale of the policies' times and sizes.
     policy_scale: float
     #: By name of the node.
     node_bytes: dict[str, int]
@@ -124,7 +125,8 @@ class TieringResult(FolderResult):
     def total(self, policy: str, count: str, *, rounds_only: bool = False) -> float:
         """A count summed over the phases of ``policy``, the mean over seeds.
 
-        With several sizes of fast memory, at the size that :meth:`view` shows.
+        With several sizes of fast memory, at the size that :meth:`view` shows. ``rounds_only``
+        leaves out the warm-up.
 
         Raises:
             NearfarError: no row has that policy.
@@ -178,9 +180,9 @@ def of_memory(result: TieringResult, rows: Iterable[AnyRow]) -> list[AnyRow]:
 def policies() -> list[PolicyInfo]:
     """The built-in policies, in the order of the registry.
 
-    ``follows`` is the paper or kernel source, ``leaves_out`` what of it is missing, ``not_for``
-    when not to use the policy, ``refused_live`` why it cannot manage a real program (None if it
-    can).
+    ``follows``: the paper or kernel source; ``leaves_out``: what of it is missing; ``not_for``:
+    when not to use the policy; ``foresees``: whether it knows future references, as a bound;
+    ``refused_live``: why it cannot manage a real program (None if it can).
     """
     known: list[PolicyInfo] = json.loads(_engine.tiering_policies())
     return known

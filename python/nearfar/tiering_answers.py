@@ -44,7 +44,7 @@ def too_small(run: TieringRun) -> str | None:
     if memory_scale(run) != 1:
         return f"{text} Use --scale {least} or more."
     copies = run["options"].get("copies", 1) * MIN_SCALE / scale
-    # Rounding may lift a whole number a little.
+    # Tolerance for rounding: 4.0000001 is 4 copies.
     needed = math.ceil(copies * (1 - 1e-9))
     return f"{text} Add --copies {needed} (instances side by side), or capture a larger program."
 

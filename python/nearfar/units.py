@@ -11,6 +11,7 @@ import re
 
 # No-break spaces and the word joiner: harmless, but not "printable" to Python.
 _SPACES = "\u00a0\u202f\u2060"
+# A space between groups of digits, or between a number and its unit.
 _WITHIN = re.compile(r"(?<=\d) (?=(?:\d{3}(?!\d)|(?:%|ns|us|ms|s|[KMGTP]?i?B)(?:\W|$)))")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _TIME = (("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9))
@@ -46,6 +47,7 @@ def duration(nanoseconds: float) -> str:
     """Nanoseconds with the unit that keeps the number short: ``85.2 ns``, ``1.27 us``."""
     unit, factor = _TIME[0]
     for name, scale in _TIME:
+        # 999.6 us rounds to 1 ms.
         if abs(nanoseconds) >= scale * 0.9995:
             unit, factor = name, scale
     return f"{digits(nanoseconds / factor)} {unit}"

@@ -333,7 +333,7 @@ def capture(
                 running(
                     [*nearfar, *words],
                     cwd=folder,
-                    # Packages of guests are in the user's cache.
+                    # The cache of a guest's packages is below the user's HOME.
                     env=None if vm else environment,
                     stdin=stdin_file,
                     stdout=subprocess.DEVNULL,
@@ -346,7 +346,7 @@ def capture(
         else:
             _clients(workload, folder, environment, child)
         try:
-            # A window that a client's input did not reach would never close.
+            # A program that its clients failed to end would never end.
             code = child.wait(patience if workload.client else None)
         except subprocess.TimeoutExpired:
             late = f"did not end within {patience:.0f} s{'' if vm else ' of its last client'}"

@@ -69,7 +69,7 @@ def script(workload: Json) -> str:
         ready = shlex.quote(workload["ready"])
         lines.append(f"until [ -e {ready} ]; do kill -0 $job || exit 1; sleep 1; done")
     clients = [f"timeout {_PATIENCE} {_client(words)}" for words in workload["client"]]
-    # The console is slow.
+    # Discard output: the console is slow.
     lines += [f"{client} >/dev/null || exit 1" for client in clients]
     return "\n".join([*lines, "wait $job"])
 

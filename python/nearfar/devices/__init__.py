@@ -109,7 +109,7 @@ def devices(
     grid, peak = sorted(found), max(found)
     memory = min(round(sizes[0].value * (peak if sizes[0].is_fraction else 1)), peak)
     memory = max(memory, grid[0])
-    # More memory sizes to study: without the memory that zram takes, and with a device's DRAM.
+    # Further sizes: less the memory that zram takes, and plus a device's DRAM.
     wanted = {device.left(memory, peak) for device in modelled}
     cached = {device.cache for device in modelled if device.cache}
     wanted |= {size + cache for cache in cached for size in (*grid, memory)}
@@ -195,5 +195,5 @@ def _row(
 
 
 def _busy_threads(info: Json) -> int:
-    """Threads that make at least a hundredth of the references."""
+    """The number of threads with at least 1 % of the references."""
     return sum(100 * thread["records"] >= info["records"] for thread in info["threads"])

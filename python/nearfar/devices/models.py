@@ -2,8 +2,7 @@
 
 The CXL-SSD is that of SkyByte: Zhang and others, *SkyByte: Architecting an Efficient
 Memory-Semantic CXL-based SSD with OS and Hardware Co-design*, HPCA 2025 (arXiv 2501.10682). Its
-constants are those of the artifact (github.com/HieronZhang/SkyByte-Artifact), whose simulator made
-the published results.
+constants are those of the artifact's simulator (github.com/HieronZhang/SkyByte-Artifact).
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ LOAD: Final = "load"
 _LOADED: Final = ("cxl", "pmem")
 #: The storage whose bandwidth the CXL-SSD is assumed to have.
 CXL_MEMORY: Final = "cxl"
-#: The machine with the DRAM-interface SSD.
+#: The machine with the DRAM-interface SSD (paper 002).
 _UMD: Final = "umd"
 _LINE: Final = 64
 
 #: DRAM of the CXL-SSD, bytes: 512 MiB (ssd_cache_size_byte) less an eighth for the write log
 #: (write_log_ratio 0.125).
 _CACHE: Final = 448 << 20
-#: Time of a load that hits its DRAM, nanoseconds: 46 for DRAM, 40 for CXL and 72 for the index.
+#: Time of a load that hits the device's DRAM: 46 ns for DRAM, 40 for CXL and 72 for the index.
 _HIT_NS: Final = 158
-#: Time to read a page from its flash (NAND_READ_LATENCY, the flash of the main results).
+#: Time to read a page from flash (NAND_READ_LATENCY, the flash of the main results).
 FLASH_READ_NS: Final = 3_000
-#: The CXL-SSD requests a context switch if a delay is expected to be longer (cs_threshold).
+#: The CXL-SSD requests a context switch if it expects a longer delay (cs_threshold).
 _SWITCH_ABOVE_NS: Final = 2_000
-#: Duration of this context switch to another thread.
+#: Duration of this context switch.
 SWITCH_NS: Final = 1_300
 
 Row = paging_declared.Row
@@ -69,7 +68,7 @@ class Pages:
         return row["swap_ins"] + row["file_rereads"]
 
     def any_row(self, memory: int) -> Row:
-        """A memory size's row of any storage, for counts and times that storage does not change."""
+        """The row of an arbitrary storage, for values that do not depend on storage."""
         return next(iter(self.rows[min(memory, self.peak)].values()))
 
 
@@ -78,7 +77,6 @@ class Device:
     """A device below memory.
 
     Attributes:
-        name: its name.
         access: :data:`FAULT` or :data:`LOAD`.
         read_ns: time to load a page. This and the next three are only for :data:`LOAD`, else 0.
         flash_ns: additional time if the page is not in the device's DRAM.
@@ -108,14 +106,11 @@ class Device:
         return counted_ns(whole, whole=False) + device_ns / whole["references"]
 
     def needed(self, memory: int, peak: int) -> int:
-        """DRAM to keep ``memory`` bytes of pages; with zram, the other pages take some as well."""
+        """DRAM for ``memory`` bytes of pages and, with zram, for the other pages, compressed."""
         return memory if self.ratio is None else memory + round((peak - memory) / self.ratio)
 
     def left(self, memory: int, peak: int) -> int | None:
-        """The part of ``memory`` for uncompressed pages; with zram, compressed pages take the rest.
-
-        None if zram would need all of ``memory``.
-        """
+        """``memory`` less the compressed pages of zram; None if these would need all of it."""
         if self.ratio is None or memory >= peak:
             return memory
         taken = peak / self.ratio
@@ -136,6 +131,7 @@ def model(name: str, machine: Machine, busy: int, ratio: float) -> Device:
         flash_ns = FLASH_READ_NS
         if busy > 1 and flash_ns > _SWITCH_ABOVE_NS:
             flash_ns = min(flash_ns, SWITCH_NS)
+        # A hit, and the transfer of the page's other lines.
         return Device(name, LOAD, _HIT_NS + page - line, flash_ns, cache=_CACHE)
     if name == DRAM_SSD:
         described = machines.load(_UMD).to_dict()

@@ -15,7 +15,7 @@ from nearfar.schema import Option, Rows
 _PAGING: Final = {option.name: option for option in paging.OPTIONS}
 _SIZE: Final = {option.name: option for option in size.OPTIONS}
 
-#: Devices that are no storage of a machine file.
+#: Devices that are not storages of a machine.
 CXL_SSD: Final = "cxl-ssd"
 DRAM_SSD: Final = "dram-ssd"
 

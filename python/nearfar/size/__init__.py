@@ -139,7 +139,7 @@ def _vm(trace: Path, machine: str, swap: str, options: declared.Options) -> Vm:
 
 
 class _Reading:
-    """Counts the references of all passes over all traces."""
+    """Adds up the references of all passes over all traces; each pass counts from 0."""
 
     def __init__(self, progress: Callable[[int], None]) -> None:
         self.progress, self.before, self.count = progress, 0, 0

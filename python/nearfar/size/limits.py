@@ -26,9 +26,9 @@ def maximum(peak: int) -> int:
 
 
 def high(needed: int, peak: int, locked: int) -> int | None:
-    """``memory.high``: somewhat more than is needed; None if it would save less than :data:`WORTH`.
+    """``memory.high``: ``needed`` with a margin, and more than locked memory, which stays resident.
 
-    Locked memory cannot be reclaimed, so the limit exceeds it.
+    None if it would save less than :data:`WORTH`.
     """
     least = whole_mib(max(needed, locked) + needed // MARGIN + KERNEL)
     return least if least <= peak * (1 - WORTH) else None

@@ -6,9 +6,9 @@ choose the page size; then with 4 KiB pages at a grid of memory sizes, with Linu
 answer. Memory that the page size adds is added to the result, because under pressure the kernel
 splits larger pages.
 
-Of a trace captured with ``--sample``, only 4 KiB pages are simulated. The waiting times of the
-machine's view are then lower bounds, and faults are taken at the upper end of their interval, so
-slowdowns are upper bounds and the program needs at most the memory that is advised.
+Of a trace captured with ``--sample``, only 4 KiB pages are simulated. Waiting times are then lower
+bounds, and faults are taken at the upper end of their interval, so slowdowns and the advised memory
+are upper bounds.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
         pages = replace(pages, why="4 KiB: a sample of them does not show what larger ones save")
     page, private = pages.chosen["page_bytes"], _private(pages.chosen)
     resident = content["peak_resident_bytes"] or content["footprint_bytes"]
-    # Two upper bounds: with mapped files, written file pages count twice; the resident set includes
-    # the page cache.
+    # The smaller of two upper bounds: private memory and mapped files (written file pages count
+    # twice), and the resident set (with the page cache).
     usual = _private(pages.usual)
     usual_peak = max(usual, min(usual + mapped_files(content), resident))
     peak = usual_peak + pages.bloat
@@ -266,7 +266,6 @@ class _Study:
         return thp(self.vm.trace, progress=self.progress, **options).sentence
 
     def _with_small_pages(self, memory: Sequence[int]) -> list[paging_declared.Row]:
-        """The rows of 4 KiB pages at these memory sizes."""
         return self.run(memory, page_sizes=[USUAL_PAGE], replacement="linux").rows
 
 

@@ -30,6 +30,7 @@ def usual(swaps: Path = Path("/proc/swaps"), blocks: Path = Path("/sys/class/blo
     name = Path(first[0]).name
     if name.startswith("zram"):
         return "zram"
+    # The disk of a partition, such as nvme0n1p2 or sda1.
     disk = re.sub(r"(?<=\d)p\d+$|(?<=[a-z])\d+$", "", name)
     try:
         rotates = (blocks / disk / "queue" / "rotational").read_text().strip() == "1"
