@@ -1,4 +1,4 @@
-"""Runs the paging study and libCacheSim in turn on the same pages, and checks their miss counts."""
+"""Runs the paging study and libCacheSim in turn on the same pages, and compares miss counts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ class Compared:
 
     Attributes:
         study_seconds: the whole study on one core, each round.
-        run_seconds: mean of libCacheSim's runs, one configuration each, on one core, each round.
+        run_seconds: mean of libCacheSim's runs of one configuration on one core, each round.
         study: the engine's answer of the last round.
         configurations: page sizes x memory sizes of the study.
-        different: configurations that differ in page size or frames: those that libCacheSim would
-            have to run.
+        different: distinct pairs of page size and frames: the runs that libCacheSim would need.
         checked: number of miss counts compared, all equal.
         requests: page references of libCacheSim's runs in one round.
         peer_peak_bytes: peak memory of libCacheSim, its mapped input included.

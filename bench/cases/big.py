@@ -43,9 +43,9 @@ PARTS = (0.75, 0.5)
 EXPONENT = 0.15
 #: Bytes of swap.
 SWAP = 8 << 30
-#: Seconds between samples of the memory of processes.
+#: Seconds between polls of the processes' memory.
 EVERY = 0.2
-#: The prediction for exact statistics, as the kernel's are polled.
+#: Predict with exact statistics, because polling keeps the kernel's statistics exact.
 POLICY, OPTIONS = kernel_faults.PREDICTED["exact"]
 STUDY = (*kernel_faults.STUDY, *kernel_faults.DEVICE, "--replacement", POLICY, *OPTIONS)
 
@@ -155,7 +155,7 @@ def recorded_and_studied(
 
 
 class _Peak:
-    """Peak memory of nearfar's processes below this one, without QEMU's: a sum over processes."""
+    """Sum of the peak memory of this process's descendants, without QEMU's."""
 
     def __init__(self) -> None:
         self._ended, self._most = threading.Event(), dict[int, int]()
@@ -171,7 +171,6 @@ class _Peak:
 
     @property
     def bytes(self) -> int:
-        """The sum of the peaks."""
         return sum(self._most.values()) * 1024
 
     def _poll(self) -> None:

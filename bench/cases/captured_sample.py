@@ -145,7 +145,7 @@ def record(folder: Path, command: list[str], seed: int | None) -> Path:
 
 
 def advised(trace: Path) -> int:
-    """Bytes of memory that ``nearfar size`` advises, without those that large pages add."""
+    """Bytes of memory that ``nearfar size`` advises, without the bloat of large pages."""
     (sized,) = size(trace, machine=MACHINE, swap="zram").rows
     return sized["memory_bytes"] - sized["bloat_bytes"]
 

@@ -1,4 +1,4 @@
-"""Speed of a guest by the host's page size for its memory, against the size that is advised.
+"""Speed of a guest by the host's page size for its memory, and the loss by the advised size.
 
 The guest is a QEMU process, which emulates the processor. A control group limits its memory, with
 swap on zram. QEMU requests huge pages (``madvise``), and the host allows one size.

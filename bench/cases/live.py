@@ -32,7 +32,7 @@ POLICIES = ("none", "tpp", "nomad", "ssp")
 FAR = "lz4"
 #: Attempts at a run under a limit, until one succeeds.
 TRIES = 5
-#: Factor of the references where all pages fit, so that the program runs for seconds.
+#: Factor of the references if all pages fit, so that the program runs for seconds.
 LONGER = 300
 
 
@@ -70,7 +70,7 @@ def against_swap(
     faults, promotions = [], {policy: [] for policy in POLICIES}
     group = f"nearfar-bench-{os.getpid()}"
     for _ in range(turns):
-        # The OOM killer ends some runs, as it does in `kernel-faults`.
+        # The OOM killer ends some runs.
         tries = (kernel.run_limited(where, words, fast, group, poll=False) for _ in range(TRIES))
         ran = next((one for one in tries if one.exit_code == 0), None)
         if ran is None:

@@ -28,8 +28,8 @@ SUMMARY = "major faults in a guest with multi-generational LRU, against the pred
 PARTS = (50, 60, 70, 80, 90)
 #: The policy under test, and others as controls.
 OURS, OTHERS = "mglru", ("linux", "clock", "lru")
-#: Programs, and the packages that they need in the guest. Left out are programs in this Python,
-#: those of several processes, and those that take minutes under emulation.
+#: Programs, and the packages that they need in the guest. Left out: programs that this Python runs,
+#: programs of several processes, and programs that take minutes under emulation.
 PACKAGES = {
     "sort": ["coreutils"],
     "perl": ["perl-base"],

@@ -153,7 +153,8 @@ def measured(
 def predict(
     cells: list[dict[str, Any]], command: list[str], trace: Path, here: Path, cache: str = "warm"
 ) -> None:
-    """Capture the program unless there is a trace; predict its seconds on ``here``, by term."""
+    """Capture the program unless there is a trace; predict its seconds on machine ``here``, by term
+    of :data:`PARTS`."""
     if not trace.exists():
         capture(command, trace, kernel.ENVIRONMENT)
     sizes = ",".join(str(size) for size in (BASE, *(cell["page_bytes"] for cell in cells)))
@@ -203,7 +204,7 @@ def inside(cell: dict[str, Any]) -> bool:
 
 
 def apart(cell: dict[str, Any]) -> dict[str, float]:
-    """Predicted less measured gain in user time (``program``) and in kernel time (``kernel``).
+    """Predicted minus measured gain in user time (``program``) and in kernel time (``kernel``).
 
     Each gain is a share of the whole processor time of the base.
     """

@@ -20,7 +20,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     records = done.study["records"]
 
     def whole(count: int) -> list[float]:
-        """Time of ``count`` runs of libCacheSim over that of the study, each round."""
+        """Time of ``count`` runs of libCacheSim / time of the study, each round."""
         return [count * a / b for a, b in zip(done.run_seconds, done.study_seconds, strict=True)]
 
     rows = [
