@@ -49,8 +49,8 @@ PROGRAMS = {
     "numpy": sys.executable,
     "perl": "perl",
 }
-#: Programs of the guest, and their packages. The method `accessed` shows nothing there: an emulated
-#: TLB never evicts translations, so that cleared accessed bits are not set again.
+#: Programs of the guest, and their packages. The method `accessed` fails there: an emulated TLB
+#: never evicts translations, so that cleared accessed bits are not set again.
 GUEST = {
     "hot": "",
     "redis": "redis-server",
@@ -242,7 +242,7 @@ def cells(lines: Iterable[dict[str, Any]], where: str) -> list[dict[str, Any]]:
 
 
 def curve(watched: dict[str, Any]) -> list[Point]:
-    """A method's curve of faults a second on anonymous memory by memory."""
+    """A method's curve of faults a second on anonymous memory, by memory size."""
     if watched["refaults"]:
         seen = [replace(Refaults(**one), file=0.0, file_bytes=0) for one in watched["refaults"]]
         return of_refaults(seen, watched["seconds"] / len(seen), COUNTED)
@@ -275,7 +275,7 @@ def _cell(watched: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
 
 
 def faults_with(points: Sequence[Point], memory: float) -> float | None:
-    """Faults a second with ``memory`` bytes; None outside the curve."""
+    """Faults a second with ``memory`` bytes, by log-linear interpolation; None outside the curve."""
     for one, two in zip(points, points[1:], strict=False):
         if one.anonymous <= memory <= two.anonymous:
             part = (memory - one.anonymous) / max(two.anonymous - one.anonymous, 1)

@@ -34,7 +34,7 @@ fn dense(reader: &Reader, page_bytes: u64) -> Result<(Vec<u32>, usize)> {
 }
 
 fn by_stack(references: &[u32]) -> StackDistance {
-    /// References to prefetch ahead, as a study does within its windows of references.
+    /// Prefetch distance, references; a study prefetches too.
     const AHEAD: usize = 16;
     let mut stack = StackDistance::new();
     let ahead = references.iter().skip(AHEAD).chain(references.last().into_iter().cycle());
