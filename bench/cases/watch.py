@@ -275,7 +275,7 @@ def _cell(watched: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
 
 
 def faults_with(points: Sequence[Point], memory: float) -> float | None:
-    """Faults a second with ``memory`` bytes, by log-linear interpolation; None outside the curve."""
+    """Faults a second with ``memory`` bytes, interpolated log-linearly; None outside the curve."""
     for one, two in zip(points, points[1:], strict=False):
         if one.anonymous <= memory <= two.anonymous:
             part = (memory - one.anonymous) / max(two.anonymous - one.anonymous, 1)
