@@ -23,7 +23,7 @@ class Compared:
         run_seconds: mean of libCacheSim's runs of one configuration on one core, each round.
         study: the engine's answer of the last round.
         configurations: page sizes x memory sizes of the study.
-        different: distinct pairs of page size and frames: the runs that libCacheSim would need.
+        distinct: different pairs of page size and frames: the runs that libCacheSim would need.
         checked: number of miss counts compared, all equal.
         requests: page references of libCacheSim's runs in one round.
         peer_peak_bytes: peak memory of libCacheSim, its mapped input included.
@@ -34,7 +34,7 @@ class Compared:
     run_seconds: list[float]
     study: dict[str, Any]
     configurations: int
-    different: int
+    distinct: int
     checked: int
     requests: int
     peer_peak_bytes: int
@@ -75,7 +75,7 @@ def compare(
                 checked += 1
         run_seconds.append(statistics.mean(seconds))
     cells = study["cells"]
-    different = len({(cell["page_bytes"], cell["frames"]) for cell in cells})
+    distinct = len({(cell["page_bytes"], cell["frames"]) for cell in cells})
     sizes = ", ".join(str(size) for size in page_sizes)
     shares = ", ".join(f"{share:.0%}" for share in fractions)
     how = (
@@ -84,7 +84,7 @@ def compare(
         f"memory); their mean x {len(cells)}; its TLB runs are not counted"
     )
     return Compared(
-        study_seconds, run_seconds, study, len(cells), different, checked, requests, peak, how
+        study_seconds, run_seconds, study, len(cells), distinct, checked, requests, peak, how
     )
 
 

@@ -54,7 +54,7 @@ from table import render
 
 ROOT = Path(__file__).parent.parent
 
-#: Cases that run by default, in this order: speed.
+#: Cases of speed, which run by default, in this order.
 CASES = [
     capture,
     decode,

@@ -39,8 +39,8 @@ SIZES = {
 QUICK_SIZES = {"redis, 10 MiB": (8_000, 20_000), "graph, 7 MiB": (100_000, 1)}
 #: Memory sizes, as shares of the program's anonymous pages.
 PARTS = (0.75, 0.5)
-#: Shape of the Pareto distribution of reads: half of them hit 100 values.
-EXPONENT = 0.15
+#: Half of the reads hit 100 values.
+PARETO_SHAPE = 0.15
 #: Bytes of swap.
 SWAP = 8 << 30
 #: Seconds between polls of the processes' memory.
@@ -91,7 +91,7 @@ def _graph(folder: Path, vertices: int, searches: int) -> list[str]:
 def _load(keys: int, reads: int) -> str:
     draw = random.Random(1)
     # The factor scatters values of similar popularity over memory.
-    ranks = (int(draw.paretovariate(EXPONENT)) * 2_654_435_761 % keys for _ in range(reads))
+    ranks = (int(draw.paretovariate(PARETO_SHAPE)) * 2_654_435_761 % keys for _ in range(reads))
     # Only 8 bytes of each value: `redis-cli --pipe` is slow with long replies.
     return "".join(f"GETRANGE key:{rank} 0 7\n" for rank in ranks)
 

@@ -33,7 +33,7 @@ FAR = "lz4"
 #: Attempts at a run under a limit, until one succeeds.
 TRIES = 5
 #: Factor of the references if all pages fit, so that the program runs for seconds.
-LONGER = 300
+REFERENCE_FACTOR = 300
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
@@ -99,7 +99,7 @@ def against_swap(
 
 def fits(program: Path, pages: int, references: int, turns: int) -> list[Row]:
     """The overhead if all pages fit, and the cost of a fault on a page in shared memory."""
-    words = [str(program), str(pages), str(LONGER * references), "50", "zipf"]
+    words = [str(program), str(pages), str(REFERENCE_FACTOR * references), "50", "zipf"]
     roomy = 2 * pages * kernel.PAGE
     alone, lived = [], []
     for _ in range(turns):

@@ -29,7 +29,7 @@ NAME = "page-gain"
 SUMMARY = "gains of page sizes that programs have on this machine, against the prediction"
 
 #: Scale of a program's input, and exceptions, for runs of 0.5 to 2 s of processor time.
-PART, OTHERWISE = 3.0, {"cc1": 1.5, "shell": 1.0, "node": 2.0, "graph": 6.0}
+PART, OTHER_PARTS = 3.0, {"cc1": 1.5, "shell": 1.0, "node": 2.0, "graph": 6.0}
 #: Programs of a quick run, the scale of their input, and the page sizes.
 QUICK, QUICK_PART, QUICK_SIZES = ("sort",), 0.1, (64 << 10,)
 #: Repetitions for each round; each runs every page size once, with 4 KiB next to it.
@@ -56,7 +56,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         elif not quick or program.name in QUICK:
             folder = inputs.scratch / f"gain-{program.name}"
             folder.mkdir()
-            part = QUICK_PART if quick else OTHERWISE.get(program.name, PART)
+            part = QUICK_PART if quick else OTHER_PARTS.get(program.name, PART)
             command = program.make(folder, part)
             tested = QUICK_SIZES if quick else sizes
             print(f"bench: {NAME}: {program.name}", file=sys.stderr)

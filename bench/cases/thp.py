@@ -121,7 +121,7 @@ def predict(
     return found
 
 
-def wanted(policy: str) -> dict[str, str]:
+def setting_files(policy: str) -> dict[str, str]:
     """The values of files below :data:`SYSFS` that set a policy, once all sizes are ``never``."""
     defaults = {"hugepages-2048kB/enabled": "inherit", "enabled": "never", "defrag": "madvise"}
     return (
@@ -139,7 +139,9 @@ def wanted(policy: str) -> dict[str, str]:
 def applied(policy: str) -> Iterator[None]:
     """Apply a policy's settings to this machine for the block."""
     with undoing("thp") as undo:
-        for file, word in (dict.fromkeys(switches().values(), "never") | wanted(policy)).items():
+        for file, word in (
+            dict.fromkeys(switches().values(), "never") | setting_files(policy)
+        ).items():
             path = SYSFS / file
             was = path.read_text(encoding="ascii").strip()
             if "[" in was:

@@ -188,7 +188,7 @@ def predict(cell: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
     found = tiering(
         workload,
         policy="autonuma",
-        machine=machines.load("cxl-a", set=equal(cell["migration_ns"])),
+        machine=machines.load("cxl-a", set=equal_nodes(cell["migration_ns"])),
         scale="1/1",
         rounds=one.rounds,
         points=points,
@@ -214,7 +214,7 @@ def predict(cell: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
     }
 
 
-def equal(migration_ns: float) -> dict[str, str]:
+def equal_nodes(migration_ns: float) -> dict[str, str]:
     """Settings for a machine with equal, very fast nodes, so that an operation takes only its work.
 
     Migrations take twice the measured time, because promotions wait for kswapd on one processor.

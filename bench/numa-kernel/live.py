@@ -41,7 +41,7 @@ CHECKED = (
     *("--config", "profile.release.overflow-checks=true"),
 )
 #: Maximum free frames that the runtime holds: spare ones, and those of its discard area.
-UNUSED = 8 + 64
+MAX_FREE = 8 + 64
 #: Time limit of the guest, seconds.
 TIMEOUT = 3600
 _NODES = (Node(memory=640 << 20, cpus=2), Node(memory=128 << 20))
@@ -214,8 +214,8 @@ def agreements(record: dict[str, Any]) -> list[Agreement]:
         found.append(Agreement(f"{name}: what is read", read, alone, float(read != alone)))
         far, counted = case["nodes"][1], case["used"][1]
         # The runtime releases unused frames in batches.
-        apart = max(counted - far, far - counted - UNUSED, 0) / max(counted, 1)
-        sides = (str(far), f"{counted} to {counted + UNUSED}")
+        apart = max(counted - far, far - counted - MAX_FREE, 0) / max(counted, 1)
+        sides = (str(far), f"{counted} to {counted + MAX_FREE}")
         found.append(Agreement(f"{name}: pages on node 1", *sides, apart))
     return found
 

@@ -27,8 +27,8 @@ _PAGE = 4096
 #: persistent node, of which one block of 128 MiB is lost to the device's metadata.
 _DRAM, _FILES, _FAR = 128, 256, 384
 _TIMEOUT = 600
-#: Pages of each allocation by the kernel, and the nodes to interleave them over. The first four need
-#: in turn: a DRAM node, all DRAM, near persistent memory too, far persistent memory too.
+#: Pages of each allocation by the kernel, and the nodes to interleave them over. The first four
+#: need in turn: a DRAM node, all DRAM, near persistent memory too, far persistent memory too.
 _SIZES: tuple[tuple[int, tuple[int, ...]], ...] = (
     (40_000, ()),
     (100_000, ()),
