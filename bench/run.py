@@ -68,7 +68,7 @@ CASES = [
     sweep,
     live,
 ]
-#: Cases that compare predictions with a real kernel; `make validate` records each in its own file.
+#: Cases of validation, mostly against a real kernel; each is recorded in a file of its own.
 VALIDATION = [
     kernel_faults,
     mglru_guest,

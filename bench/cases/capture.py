@@ -13,7 +13,7 @@ SUMMARY = "`nearfar capture -- gzip -dc` against bare QEMU and against Lackey; s
 
 #: Lackey runs on one 40th of the text, because it takes minutes for what QEMU does in a second.
 LACKEY_PART = 40
-#: Length of the text, as a multiple of that of other cases, to make Python's start-up time small.
+#: Factor of the text's length, so that Python's start-up takes a small part of the time.
 TEXT_FACTOR = 6
 #: Shares of the pages to sample, and the goal of the time as a multiple of bare QEMU's.
 SAMPLES = {"1%": "<= 2.5", "0.1%": "<= 1.8"}

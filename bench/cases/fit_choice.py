@@ -132,7 +132,7 @@ def rows(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def share(lost: Sequence[float]) -> float:
-    """Percent of the losses, themselves percent, that are at most 5."""
+    """Percent of the losses (in percent) that are at most 5."""
     return 100 * sum(one <= 5 for one in lost) / len(lost)
 
 

@@ -52,7 +52,7 @@ COMPARED = {
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Count faults of each program without and under limits; capture it, and predict them."""
+    """Count each program's faults without and under limits; capture it and predict the faults."""
     cells: list[dict[str, Any]] = []
     try:
         where = kernel.controller(Path("/proc/mounts").read_text())

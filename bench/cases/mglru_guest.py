@@ -76,7 +76,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 def measure(
     chosen: dict[Path, tuple[Program, list[str]]], rounds: int, parts: Iterable[int]
 ) -> list[dict[str, Any]]:
-    """Run programs, given by their folders, in a guest; a cell for each program and size."""
+    """Run programs, by folder, in a guest; return a cell for each program and memory size."""
     lines, packages = [], set[str]()
     files: dict[str, Path | bytes] = {
         "/work/limited.sh": HERE.parent / "limited.sh",
@@ -103,7 +103,7 @@ def measure(
 def parse(text: str) -> list[dict[str, Any]]:
     """Parse the output of ``limited.sh`` into cells.
 
-    A cell has the major faults of runs beside the polling shell (``kernel``) and ``alone``.
+    ``kernel``: major faults of runs beside the polling shell; ``alone``: of runs without it.
 
     Raises:
         BenchError: the output is incomplete, or a program failed without a limit.

@@ -96,8 +96,8 @@ def ready(inputs: Inputs, name: str, quick: bool) -> tuple[list[int], Path] | No
 
 @contextmanager
 def kept_memory() -> Iterator[None]:
-    """Stop this virtual machine from returning free memory to the host, whose reallocation would
-    cost more than the page size gains."""
+    """Stop this virtual machine from returning free memory to the host: getting it back would cost
+    more than larger pages gain."""
     with undoing("reporting") as undo:
         if REPORTING.exists():
             undo.later("write", REPORTING, REPORTING.read_text(encoding="ascii").strip())

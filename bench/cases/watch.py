@@ -74,7 +74,7 @@ QUICK, QUICK_PARTS = ("hot",), (0.9,)
 QUICK_TIMES = {"rate": 100, "seconds": 2, "budget": 0.5, "settle": 0.2, "count": 0.5}
 #: Below this many faults a second, a cell is not judged.
 FEW = 2.0
-#: Share of cells that lie within the error range of :func:`stated`.
+#: Share of cells for which the range of :func:`stated` holds.
 WITHIN = 0.9
 SWAP = 1 << 30
 #: Checks of ``holds.py``.
@@ -347,7 +347,7 @@ def _checks(found: Sequence[dict[str, Any]]) -> Iterator[Row]:
 
 
 def stated(method: str) -> tuple[float, float]:
-    """The range, as shares below and above a method's answer, that holds the memory needed in
+    """The range of the memory needed, as shares below and above a method's answer, that holds in
     :data:`WITHIN` of the cells."""
     errors = sorted(
         1 / (1 + cell["memory_error"]) - 1
