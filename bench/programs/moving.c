@@ -70,7 +70,7 @@ static uint64_t page(uint64_t round)
 static void operate(const char *at, uint64_t number)
 {
 	(void)*(volatile const char *)at;
-	/* About a thousand instructions with those of the loop. */
+	/* An iteration is about a thousand instructions, those of the loop included. */
 	for (uint64_t i = 0; i < work; i++)
 		__asm__ volatile(".rept 996\n\tnop\n\t.endr");
 	if (number % FLUSH_PERIOD == 0) {
