@@ -1,4 +1,4 @@
-"""Runs the paging study and libCacheSim in turn on the same pages, and checks their miss counts."""
+"""Runs the paging study and libCacheSim in turn on the same pages, and compares miss counts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ class Compared:
 
     Attributes:
         study_seconds: the whole study on one core, each round.
-        run_seconds: mean of libCacheSim's runs, one configuration each, on one core, each round.
+        run_seconds: mean of libCacheSim's runs of one configuration on one core, each round.
         study: the engine's answer of the last round.
         configurations: page sizes x memory sizes of the study.
-        different: configurations that differ in page size or frames: those that libCacheSim would
-            have to run.
+        distinct: different pairs of page size and frames: the runs that libCacheSim would need.
         checked: number of miss counts compared, all equal.
         requests: page references of libCacheSim's runs in one round.
         peer_peak_bytes: peak memory of libCacheSim, its mapped input included.
@@ -35,7 +34,7 @@ class Compared:
     run_seconds: list[float]
     study: dict[str, Any]
     configurations: int
-    different: int
+    distinct: int
     checked: int
     requests: int
     peer_peak_bytes: int
@@ -76,7 +75,7 @@ def compare(
                 checked += 1
         run_seconds.append(statistics.mean(seconds))
     cells = study["cells"]
-    different = len({(cell["page_bytes"], cell["frames"]) for cell in cells})
+    distinct = len({(cell["page_bytes"], cell["frames"]) for cell in cells})
     sizes = ", ".join(str(size) for size in page_sizes)
     shares = ", ".join(f"{share:.0%}" for share in fractions)
     how = (
@@ -85,7 +84,7 @@ def compare(
         f"memory); their mean x {len(cells)}; its TLB runs are not counted"
     )
     return Compared(
-        study_seconds, run_seconds, study, len(cells), different, checked, requests, peak, how
+        study_seconds, run_seconds, study, len(cells), distinct, checked, requests, peak, how
     )
 
 

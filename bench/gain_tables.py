@@ -44,7 +44,7 @@ def _head(first: str, rule: str) -> list[str]:
 
 
 def _right(cell: dict[str, Any]) -> bool:
-    """Whether a predicted gain is near enough and, if the measured is significant, has its sign."""
+    """Whether a predicted gain is near the measured one, with its sign if that is significant."""
     return near(cell) and (right_sign(cell) or not shown(cell))
 
 

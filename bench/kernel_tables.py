@@ -1,7 +1,7 @@
 """Tables of docs/validation.md from the record of the bench case `kernel-faults`.
 
-Runs are of two kinds: in polled ones (SECOND), the kernel's statistics are read all the time, which
-updates them; in the others (MAIN) they are not.
+In polled runs (SECOND) the kernel's statistics are read all the time, which updates them; in other
+runs (MAIN) they are not read.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _cause(cell: dict[str, Any], counts: str, predicted: str) -> str:
     names = {name for _, name in found}
     middle = statistics.median(count for count, _ in found)
     around = [count for name in names for count in cell["around"][name]]
-    # Predictions were also made for the frames that the limit keeps for kernel memory, if unused.
+    # The largest surplus of frames for which a prediction was made.
     more = max(spare(cell), default=AROUND[-1])
     between = (
         f"from {-AROUND[0]} frames less to {more} more, {min(around):,} to {max(around):,} faults "

@@ -1,4 +1,4 @@
-"""Runs child processes, with their time and peak memory; makes rows of values over the rounds."""
+"""Runs child processes, measures their time and peak memory, and makes rows of the values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 
 
 class BenchError(Exception):
-    """An error that whoever runs the bench can fix; its text is one line."""
+    """An error that the user of the bench can fix; its text is one line."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def percent(values: Sequence[float]) -> str:
 
 
 def judged(made: Row, values: Sequence[float]) -> Row:
-    """The row judged by its :func:`interval`: neither met nor missed if the goal lies inside."""
+    """The row judged by its :func:`interval`: undecided if the goal lies inside."""
     low, high = interval(values)
     sign, limit = made.goal.split()
     met = [end >= float(limit) if sign == ">=" else end <= float(limit) for end in (low, high)]

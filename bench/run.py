@@ -54,7 +54,7 @@ from table import render
 
 ROOT = Path(__file__).parent.parent
 
-#: Cases that run by default, in this order: speed.
+#: Cases of speed, which run by default, in this order.
 CASES = [
     capture,
     decode,
@@ -68,7 +68,7 @@ CASES = [
     sweep,
     live,
 ]
-#: Cases that compare predictions with a real kernel; `make validate` records each in its own file.
+#: Cases of validation, mostly against a real kernel; each is recorded in a file of its own.
 VALIDATION = [
     kernel_faults,
     mglru_guest,

@@ -39,8 +39,7 @@ def kept(rows: Sequence[Any]) -> list[Row]:
 
 
 def summary() -> str:
-    """A table of counts; then the statements of each paper: those that stand, that do not, and that
-    cannot be judged."""
+    """A table of counts; then the statements of each paper by verdict."""
     from nearfar.papers import SYSTEMS, label
     from nearfar.report.reproduce import value, verdict
 
@@ -87,8 +86,8 @@ def table(what: str) -> str:
 
 
 def in_vms(study: str) -> str:
-    """The rows whose verdict differs if the whole virtual machine is captured, and those without a
-    verdict whose number differs."""
+    """The rows whose verdict, or number if without a verdict, differs in captures of whole virtual
+    machines."""
     from nearfar.papers import label
     from nearfar.report.reproduce import value, verdict
 

@@ -39,13 +39,13 @@ SIZES = {
 QUICK_SIZES = {"redis, 10 MiB": (8_000, 20_000), "graph, 7 MiB": (100_000, 1)}
 #: Memory sizes, as shares of the program's anonymous pages.
 PARTS = (0.75, 0.5)
-#: Shape of the Pareto distribution of reads: half of them hit 100 values.
-EXPONENT = 0.15
+#: Half of the reads hit 100 values.
+PARETO_SHAPE = 0.15
 #: Bytes of swap.
 SWAP = 8 << 30
-#: Seconds between samples of the memory of processes.
+#: Seconds between polls of the processes' memory.
 EVERY = 0.2
-#: The prediction for exact statistics, as the kernel's are polled.
+#: Predict with exact statistics, because polling keeps the kernel's statistics exact.
 POLICY, OPTIONS = kernel_faults.PREDICTED["exact"]
 STUDY = (*kernel_faults.STUDY, *kernel_faults.DEVICE, "--replacement", POLICY, *OPTIONS)
 
@@ -91,7 +91,7 @@ def _graph(folder: Path, vertices: int, searches: int) -> list[str]:
 def _load(keys: int, reads: int) -> str:
     draw = random.Random(1)
     # The factor scatters values of similar popularity over memory.
-    ranks = (int(draw.paretovariate(EXPONENT)) * 2_654_435_761 % keys for _ in range(reads))
+    ranks = (int(draw.paretovariate(PARETO_SHAPE)) * 2_654_435_761 % keys for _ in range(reads))
     # Only 8 bytes of each value: `redis-cli --pipe` is slow with long replies.
     return "".join(f"GETRANGE key:{rank} 0 7\n" for rank in ranks)
 
@@ -155,7 +155,7 @@ def recorded_and_studied(
 
 
 class _Peak:
-    """Peak memory of nearfar's processes below this one, without QEMU's: a sum over processes."""
+    """Sum of the peak memory of this process's descendants, without QEMU's."""
 
     def __init__(self) -> None:
         self._ended, self._most = threading.Event(), dict[int, int]()
@@ -171,7 +171,6 @@ class _Peak:
 
     @property
     def bytes(self) -> int:
-        """The sum of the peaks."""
         return sum(self._most.values()) * 1024
 
     def _poll(self) -> None:

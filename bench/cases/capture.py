@@ -13,18 +13,17 @@ SUMMARY = "`nearfar capture -- gzip -dc` against bare QEMU and against Lackey; s
 
 #: Lackey runs on one 40th of the text, because it takes minutes for what QEMU does in a second.
 LACKEY_PART = 40
-#: Length of the text, as a multiple of that of other cases, so that Python's start-up time, which
-#: has its own row, is small in the ratio.
-LONGER = 6
-#: Shares of the pages to sample, and the goal of the capture's time as a multiple of bare QEMU's.
+#: Factor of the text's length, so that Python's start-up takes a small part of the time.
+TEXT_FACTOR = 6
+#: Shares of the pages to sample, and the goal of the time as a multiple of bare QEMU's.
 SAMPLES = {"1%": "<= 2.5", "0.1%": "<= 1.8"}
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Time whole processes in turn; captures write their files."""
+    """Time whole processes in turn, file writes included."""
     if not inputs.can_capture:
         return []
-    text = inputs.text_bytes * (1 if quick else LONGER)
+    text = inputs.text_bytes * (1 if quick else TEXT_FACTOR)
     command = inputs.command(text)
     alone, bare, captured, of_true = [], [], [], []
     sampled: dict[str, list[float]] = {share: [] for share in SAMPLES}

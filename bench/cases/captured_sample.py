@@ -63,12 +63,12 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         folder = inputs.scratch / f"{NAME}-{program.name}"
         folder.mkdir()
         command = program.make(folder, PART)
-        trace = record(folder, command, None)
+        trace = capture_program(folder, command, None)
         truth, whole = estimates(trace), advised(trace)
         for seed in range(seeds):
             name: dict[str, object] = {"program": program.name, "seed": seed}
             try:
-                found = estimates(record(folder, command, seed))
+                found = estimates(capture_program(folder, command, seed))
             except NearfarError as error:
                 inputs.remarks.append(f"{NAME}: {program.name}, seed {seed}: {error}")
                 continue
@@ -136,7 +136,7 @@ def programs() -> str:
 TABLES = {"programs": programs}
 
 
-def record(folder: Path, command: list[str], seed: int | None) -> Path:
+def capture_program(folder: Path, command: list[str], seed: int | None) -> Path:
     """Capture a program: whole if ``seed`` is None, else the sample of that seed."""
     path = folder / "t.trace"
     sample = [] if seed is None else ["--sample", str(SHARE), "--sample-seed", str(seed)]
@@ -145,7 +145,7 @@ def record(folder: Path, command: list[str], seed: int | None) -> Path:
 
 
 def advised(trace: Path) -> int:
-    """Bytes of memory that ``nearfar size`` advises, without those that large pages add."""
+    """Bytes of memory that ``nearfar size`` advises, without the bloat of large pages."""
     (sized,) = size(trace, machine=MACHINE, swap="zram").rows
     return sized["memory_bytes"] - sized["bloat_bytes"]
 

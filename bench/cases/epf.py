@@ -1,7 +1,7 @@
-"""``pigz`` under ``nearfar run`` with little fast memory: does it pay to sleep during a fetch?
+"""Time of ``pigz`` under ``nearfar run`` with little fast memory, by the choice of ``--epf``.
 
-Far memory is the DRAM-interface SSD of UMD (paper 002) or a file. ``--epf`` decides whether a
-thread sleeps or busy-waits in an embedded page fault (EPF).
+``--epf`` decides whether a thread sleeps or busy-waits in an embedded page fault (EPF). Far memory
+is a DRAM-interface SSD (UMD, paper 002) or a file.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def managed(
 
 
 def rows(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Run time of policies that sleep, as ratios to that of the policy that busy-waits."""
+    """Run times of the policies that sleep, relative to the policy that never does."""
     made = []
     for cell in cells:
         times = {name: [one["seconds"] for one in runs] for name, runs in cell["lived"].items()}

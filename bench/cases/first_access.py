@@ -1,4 +1,4 @@
-"""Predicted and measured gains of larger pages, by a program's first access to files and memory."""
+"""Predicted and measured gains of larger pages on first access to files and memory."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 def measured(
     command: list[str], sizes: list[int], turns: int, cold: Path | None
 ) -> list[dict[str, Any]]:
-    """A cell for each page size: seconds of every turn, and those with 4 KiB pages.
+    """A cell for each page size: seconds of every turn, with this size and with 4 KiB pages.
 
     ``cold``: a file to drop from the page cache before each run.
     """

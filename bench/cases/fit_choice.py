@@ -1,7 +1,6 @@
-"""The page size that `nearfar fit` chooses from miss and fault rates at four sizes, and the best.
+"""The page size that `nearfar fit` chooses from rates at four sizes, against the best of seven.
 
-Rates simulated from captures stand in for hardware counters. The choice sees the rates at four page
-sizes, and is judged by those at all sizes.
+TLB miss and fault rates simulated from captures stand in for hardware counters.
 """
 
 from __future__ import annotations
@@ -96,7 +95,8 @@ def choices(name: str, trace: Path, table: Path) -> list[dict[str, Any]]:
 
 
 def judged(rows: Sequence[Mapping[str, Any]], true: Mapping[int, float]) -> dict[str, Any]:
-    """Chosen and best size, time lost by choice and by 4 KiB, error at unseen sizes."""
+    """Chosen and best size, time lost by the choice and by 4 KiB (shares of the best time), and the
+    largest error of a predicted time at an unseen size."""
     chosen = next(one for one in rows if one["chosen"])
     considered = [size for size in true if size <= max(one["page_bytes"] for one in rows)]
     best = min(considered, key=lambda size: true[size])
@@ -132,7 +132,7 @@ def rows(cells: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def share(lost: Sequence[float]) -> float:
-    """Percent of the losses, themselves percent, that are at most 5."""
+    """Percent of the losses (in percent) that are at most 5."""
     return 100 * sum(one <= 5 for one in lost) / len(lost)
 
 

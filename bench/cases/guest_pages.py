@@ -1,4 +1,4 @@
-"""Speed of a guest by the host's page size for its memory, against the size that is advised.
+"""Speed of a guest by the host's page size for its memory, and the loss by the advised size.
 
 The guest is a QEMU process, which emulates the processor. A control group limits its memory, with
 swap on zram. QEMU requests huge pages (``madvise``), and the host allows one size.
@@ -361,7 +361,7 @@ def best(own: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def as_good(own: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The best cell, and those whose interval overlaps its interval."""
+    """The best cell, and cells whose interval overlaps its interval."""
     high = interval(taken(best(own)))[1]
     return [cell for cell in own if cell["laps"] and interval(taken(cell))[0] <= high]
 

@@ -28,18 +28,18 @@ TRIES = 2
 FEWEST = 64
 #: Tolerances of errors, percent.
 NEAR = (10, 25)
-#: Predictions: policy and its options. The kernel updates its statistics every two seconds, or when
-#: they are read: never during a short program (`old`), or all the time if polled (`exact`).
+#: Predictions: policy and its options. The kernel updates control-group statistics every two
+#: seconds or when they are read: never in a short program (`old`), always if polled (`exact`).
 PREDICTED = {
     "old": ("linux", ("--statistics-every", "0", "--swappiness", kernel.SWAPPINESS)),
     "exact": ("linux", ("--statistics-every", "1", "--swappiness", kernel.SWAPPINESS)),
     "clock": ("clock", ()),
 }
-#: Differences in frames for which predictions are also made, as the kernel reclaims 32 at once.
+#: Differences in frames of further predictions: the kernel reclaims 32 pages at once.
 AROUND = (-32, -16, 0, 16, 32)
 #: Stands for the prediction that fits a run: `exact` if statistics were updated in it, else `old`.
 OWN = "own"
-#: Pairs of counts in a cell and their prediction: statistics not polled, and polled.
+#: Key of counts in a cell, and of their prediction: statistics not polled, and polled.
 MAIN, SECOND = ("kernel", OWN), ("polled", "exact")
 #: Comparisons of counts with a prediction, and their labels. Only MAIN has goals.
 COMPARED = {
@@ -52,7 +52,7 @@ COMPARED = {
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Count faults of each program without and under limits; capture it, and predict them."""
+    """Count each program's faults without and under limits; capture it and predict the faults."""
     cells: list[dict[str, Any]] = []
     try:
         where = kernel.controller(Path("/proc/mounts").read_text())
@@ -131,7 +131,10 @@ def ended_well(ran: kernel.Finished) -> bool:
 
 
 def pairs(cell: dict[str, Any], counts: str, predicted: str) -> list[tuple[int, str]]:
-    """Each count of a cell with the name of its prediction; `steady`: statistics not updated."""
+    """Each count of a cell with the key of its prediction.
+
+    The `steady` counts are those of runs in which statistics were not updated.
+    """
     if predicted != OWN:
         return [(count, predicted) for count in cell[counts]]
     updated = Counter(cell[counts]) - Counter(cell["steady"])
@@ -234,8 +237,8 @@ def predict(cells: list[dict[str, Any]], trace: Path) -> None:
 
 
 def spare(cell: dict[str, Any]) -> list[int]:
-    """Additional frames to predict for, up to those that the program usually has: its limit allows
-    for the peak of kernel memory, which a program that starts many processes rarely reaches."""
+    """Further frames to predict for: quarters of the kernel memory that the limit allows for (its
+    peak) but the program usually does not use."""
     pages = (cell["kernel_bytes"] - cell["kernel_usual_bytes"]) // kernel.PAGE
     return [pages * part // 4 for part in range(1, 5) if pages * part // 4 > AROUND[-1]]
 

@@ -32,8 +32,8 @@ POLICIES = ("none", "tpp", "nomad", "ssp")
 FAR = "lz4"
 #: Attempts at a run under a limit, until one succeeds.
 TRIES = 5
-#: Factor of the references where all pages fit, so that the program runs for seconds.
-LONGER = 300
+#: Factor of the references if all pages fit, so that the program runs for seconds.
+REFERENCE_FACTOR = 300
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
@@ -70,7 +70,7 @@ def against_swap(
     faults, promotions = [], {policy: [] for policy in POLICIES}
     group = f"nearfar-bench-{os.getpid()}"
     for _ in range(turns):
-        # The OOM killer ends some runs, as it does in `kernel-faults`.
+        # The OOM killer ends some runs.
         tries = (kernel.run_limited(where, words, fast, group, poll=False) for _ in range(TRIES))
         ran = next((one for one in tries if one.exit_code == 0), None)
         if ran is None:
@@ -99,7 +99,7 @@ def against_swap(
 
 def fits(program: Path, pages: int, references: int, turns: int) -> list[Row]:
     """The overhead if all pages fit, and the cost of a fault on a page in shared memory."""
-    words = [str(program), str(pages), str(LONGER * references), "50", "zipf"]
+    words = [str(program), str(pages), str(REFERENCE_FACTOR * references), "50", "zipf"]
     roomy = 2 * pages * kernel.PAGE
     alone, lived = [], []
     for _ in range(turns):

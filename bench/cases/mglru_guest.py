@@ -28,8 +28,8 @@ SUMMARY = "major faults in a guest with multi-generational LRU, against the pred
 PARTS = (50, 60, 70, 80, 90)
 #: The policy under test, and others as controls.
 OURS, OTHERS = "mglru", ("linux", "clock", "lru")
-#: Programs, and the packages that they need in the guest. Left out are programs in this Python,
-#: those of several processes, and those that take minutes under emulation.
+#: Programs, and the packages that they need in the guest. Left out: programs that this Python runs,
+#: programs of several processes, and programs that take minutes under emulation.
 PACKAGES = {
     "sort": ["coreutils"],
     "perl": ["perl-base"],
@@ -76,7 +76,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 def measure(
     chosen: dict[Path, tuple[Program, list[str]]], rounds: int, parts: Iterable[int]
 ) -> list[dict[str, Any]]:
-    """Run programs, given by their folders, in a guest; a cell for each program and size."""
+    """Run programs, by folder, in a guest; return a cell for each program and memory size."""
     lines, packages = [], set[str]()
     files: dict[str, Path | bytes] = {
         "/work/limited.sh": HERE.parent / "limited.sh",
@@ -103,7 +103,7 @@ def measure(
 def parse(text: str) -> list[dict[str, Any]]:
     """Parse the output of ``limited.sh`` into cells.
 
-    A cell has the major faults of runs beside the polling shell (``kernel``) and ``alone``.
+    ``kernel``: major faults of runs beside the polling shell; ``alone``: of runs without it.
 
     Raises:
         BenchError: the output is incomplete, or a program failed without a limit.

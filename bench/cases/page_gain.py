@@ -29,7 +29,7 @@ NAME = "page-gain"
 SUMMARY = "gains of page sizes that programs have on this machine, against the prediction"
 
 #: Scale of a program's input, and exceptions, for runs of 0.5 to 2 s of processor time.
-PART, OTHERWISE = 3.0, {"cc1": 1.5, "shell": 1.0, "node": 2.0, "graph": 6.0}
+PART, OTHER_PARTS = 3.0, {"cc1": 1.5, "shell": 1.0, "node": 2.0, "graph": 6.0}
 #: Programs of a quick run, the scale of their input, and the page sizes.
 QUICK, QUICK_PART, QUICK_SIZES = ("sort",), 0.1, (64 << 10,)
 #: Repetitions for each round; each runs every page size once, with 4 KiB next to it.
@@ -56,7 +56,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         elif not quick or program.name in QUICK:
             folder = inputs.scratch / f"gain-{program.name}"
             folder.mkdir()
-            part = QUICK_PART if quick else OTHERWISE.get(program.name, PART)
+            part = QUICK_PART if quick else OTHER_PARTS.get(program.name, PART)
             command = program.make(folder, part)
             tested = QUICK_SIZES if quick else sizes
             print(f"bench: {NAME}: {program.name}", file=sys.stderr)
@@ -96,8 +96,8 @@ def ready(inputs: Inputs, name: str, quick: bool) -> tuple[list[int], Path] | No
 
 @contextmanager
 def kept_memory() -> Iterator[None]:
-    """Stop this virtual machine from returning free memory to the host, whose reallocation would
-    cost more than the page size gains."""
+    """Stop this virtual machine from returning free memory to the host: getting it back would cost
+    more than larger pages gain."""
     with undoing("reporting") as undo:
         if REPORTING.exists():
             undo.later("write", REPORTING, REPORTING.read_text(encoding="ascii").strip())
@@ -153,7 +153,8 @@ def measured(
 def predict(
     cells: list[dict[str, Any]], command: list[str], trace: Path, here: Path, cache: str = "warm"
 ) -> None:
-    """Capture the program unless there is a trace; predict its seconds on ``here``, by term."""
+    """Capture the program unless there is a trace; predict its seconds on machine ``here``, by term
+    of :data:`PARTS`."""
     if not trace.exists():
         capture(command, trace, kernel.ENVIRONMENT)
     sizes = ",".join(str(size) for size in (BASE, *(cell["page_bytes"] for cell in cells)))
@@ -203,7 +204,7 @@ def inside(cell: dict[str, Any]) -> bool:
 
 
 def apart(cell: dict[str, Any]) -> dict[str, float]:
-    """Predicted less measured gain in user time (``program``) and in kernel time (``kernel``).
+    """Predicted minus measured gain in user time (``program``) and in kernel time (``kernel``).
 
     Each gain is a share of the whole processor time of the base.
     """

@@ -19,18 +19,18 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     done = compare(inputs, trace, sizes, [0.2, 0.8], rounds)
     records = done.study["records"]
 
-    def whole(count: int) -> list[float]:
-        """Time of ``count`` runs of libCacheSim over that of the study, each round."""
+    def speedups(count: int) -> list[float]:
+        """Time of ``count`` runs of libCacheSim / time of the study, each round."""
         return [count * a / b for a, b in zip(done.run_seconds, done.study_seconds, strict=True)]
 
     rows = [
         row(
-            NAME, "libCacheSim / study, all configurations", whole(done.configurations), "x",
+            NAME, "libCacheSim / study, all configurations", speedups(done.configurations), "x",
             goal=">= 100", cores=1, note=done.how,
         ),
         row(
-            NAME, "libCacheSim / study, different ones only", whole(done.different), "x", cores=1,
-            note=f"times {done.different}: each number of frames runs once per page size",
+            NAME, "libCacheSim / study, different ones only", speedups(done.distinct), "x", cores=1,
+            note=f"times {done.distinct}: each number of frames runs once per page size",
         ),
         row(NAME, "miss counts compared, all equal", [done.checked], "counts"),
         row(NAME, "study", done.study_seconds, "s", cores=1, note=f"{records:,} records"),

@@ -1,7 +1,7 @@
-"""Real programs under `nearfar run` with little fast memory: is their output the same as without?
+"""Output of real programs under `nearfar run` with little fast memory, compared with plain runs.
 
-Each program first runs alone, for its output and the memory that one of its processes needs. Then
-it runs with fractions of that memory, under each policy and far tier. Failures are recorded too.
+Each program first runs alone, for its output and the memory that its largest process needs. Then
+it runs with fractions of that memory, under each policy and far tier.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ QUICK_PARTS, QUICK_POLICIES, QUICK_TIERS = (0.25,), ("ssp",), ("zstd",)
 QUICK = ("numpy", "sqlite")
 #: Time limit of a cell, seconds.
 TIMEOUT = 60
-#: Number of servers that load the same dump, and of processes that keep the processors busy.
+#: Number of Redis servers that load the same dump, and of busy processes beside them.
 LOADS, BUSY = 200, 6
 SOURCES = HERE / "live"
 #: By name: description, commands that build it, and its command. `{here}` is the folder of

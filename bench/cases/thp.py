@@ -30,13 +30,13 @@ from nearfar.thp import settings
 NAME = "thp"
 SUMMARY = "memory, merges and gains under settings of huge pages, against the prediction"
 
-#: Scale of each program's input (1 in `bench/programs`): a run takes some tenths of a second.
+#: Scale of each program's input, for runs of some tenths of a second.
 PART = 1.0
 #: Policies of `nearfar thp`.
 POLICIES = ("never", "always", "defer", "madvise", "64K=always")
-#: khugepaged's sleep between scans, and pages of a scan: so frequent that short runs see merges.
+#: khugepaged's sleep between scans, and pages of a scan, for merges within short runs.
 SLEEP_MS, PAGES = 20, 4096
-#: Repetitions of each `--rounds`, and the number of points at which memory is compared.
+#: Repetitions for each round, and the number of points at which memory is compared.
 TURNS, TENTHS = 2, 10
 #: Counters of ``/proc/vmstat``, by the column of `nearfar thp`.
 COUNTERS = {
@@ -121,7 +121,7 @@ def predict(
     return found
 
 
-def wanted(policy: str) -> dict[str, str]:
+def setting_files(policy: str) -> dict[str, str]:
     """The values of files below :data:`SYSFS` that set a policy, once all sizes are ``never``."""
     defaults = {"hugepages-2048kB/enabled": "inherit", "enabled": "never", "defrag": "madvise"}
     return (
@@ -139,7 +139,9 @@ def wanted(policy: str) -> dict[str, str]:
 def applied(policy: str) -> Iterator[None]:
     """Apply a policy's settings to this machine for the block."""
     with undoing("thp") as undo:
-        for file, word in (dict.fromkeys(switches().values(), "never") | wanted(policy)).items():
+        for file, word in (
+            dict.fromkeys(switches().values(), "never") | setting_files(policy)
+        ).items():
             path = SYSFS / file
             was = path.read_text(encoding="ascii").strip()
             if "[" in was:
@@ -207,6 +209,7 @@ def watched(words: list[str]) -> tuple[float, list[Sample]]:
             private = sum(kib(pid, "status", "RssAnon:") for pid in tree)
             huge = sum(kib(pid, "smaps_rollup", "AnonHugePages:") for pid in tree)
             samples.append((at - began, private * 1024, huge * 1024))
+            # Sample for at most a sixth of the time.
             time.sleep(max(0.002, 5 * (time.monotonic() - at)))
         seconds = time.monotonic() - began
     return seconds, samples

@@ -127,7 +127,7 @@ def measure(program: Path, arguments: str, policies: tuple[str, ...]) -> dict[st
         policies="".join(
             _POLICY.format(
                 settings="\n".join(
-                    f"echo {word} >{file}" for file, word in thp.wanted(policy).items()
+                    f"echo {word} >{file}" for file, word in thp.setting_files(policy).items()
                 ),
                 policy=policy,
                 arguments=arguments,

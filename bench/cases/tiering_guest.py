@@ -51,8 +51,7 @@ COUNT_ERROR, SHARE_ERROR = 25, 5
 
 @dataclass(frozen=True)
 class Program:
-    """Arguments of ``programs/moving.c``, which describes them, and the longest period of a NUMA
-    scan of all memory, milliseconds."""
+    """Arguments, which ``programs/moving.c`` describes; ``scan_max``: ``scan_period_max_ms``."""
 
     name: str
     cold: int = 49152
@@ -184,12 +183,12 @@ def predict(cell: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
     # Page tables take fast memory from the program.
     fast = cell["free"] - zones["0 DMA"]["pages free"] - pages // 512
     slow = zones["1 DMA32"]["pages free"]
-    # Points of each round, so close that the share of accesses hardly changes between two.
+    # At least ten points in a tenth of the run: the share of accesses hardly changes between two.
     points = -(-10 * TENTHS // one.rounds)
     found = tiering(
         workload,
         policy="autonuma",
-        machine=machines.load("cxl-a", set=equal(cell["migration_ns"])),
+        machine=machines.load("cxl-a", set=equal_nodes(cell["migration_ns"])),
         scale="1/1",
         rounds=one.rounds,
         points=points,
@@ -215,7 +214,7 @@ def predict(cell: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
     }
 
 
-def equal(migration_ns: float) -> dict[str, str]:
+def equal_nodes(migration_ns: float) -> dict[str, str]:
     """Settings for a machine with equal, very fast nodes, so that an operation takes only its work.
 
     Migrations take twice the measured time, because promotions wait for kswapd on one processor.

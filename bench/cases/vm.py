@@ -1,4 +1,4 @@
-"""Captures of virtual machines: time, size, and references beside a capture without the machine."""
+"""Captures of virtual machines: time, size, and references compared with a capture outside."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 
 
 def guest_alone(command: list[str], files: dict[str, Path]) -> tuple[float, float]:
-    """Run the command in the same guest without the plugin; :func:`times` of it."""
+    """Run the command in the same guest without the plugin; return its :func:`times`."""
     guest = Guest("x86_64", Hardware((Node(MEMORY, 1),)))
     return times(guest.run(command, files=files).output.decode())
 

@@ -49,8 +49,8 @@ PROGRAMS = {
     "numpy": sys.executable,
     "perl": "perl",
 }
-#: Programs of the guest, and their packages. The method `accessed` shows nothing there: an emulated
-#: TLB never evicts translations, so that cleared accessed bits are not set again.
+#: Programs of the guest, and their packages. The method `accessed` fails there: an emulated TLB
+#: never evicts translations, so that cleared accessed bits are not set again.
 GUEST = {
     "hot": "",
     "redis": "redis-server",
@@ -74,7 +74,7 @@ QUICK, QUICK_PARTS = ("hot",), (0.9,)
 QUICK_TIMES = {"rate": 100, "seconds": 2, "budget": 0.5, "settle": 0.2, "count": 0.5}
 #: Below this many faults a second, a cell is not judged.
 FEW = 2.0
-#: Share of cells that lie within the error range of :func:`stated`.
+#: Share of cells for which the range of :func:`stated` holds.
 WITHIN = 0.9
 SWAP = 1 << 30
 #: Checks of ``holds.py``.
@@ -83,8 +83,13 @@ CHECKS = ("regions", "squeezes", "killed")
 COUNTED = Prices(1e9, 1e9)
 #: Arguments of ``holds.py``: MiB of a region of `steps.c`, seconds of each watch, number of
 #: squeezes and seconds of each, watchers to kill for each method.
-KNOWN = {"regions": [10, 20, 40, 80, 160], "seconds": 20, "squeezes": [100, 4], "kills": 8}
-KNOWN_GUEST = {"methods": ["damon"], "group": "/sys/fs/cgroup/known", "folder": "/work"}
+CHECK_ARGUMENTS = {
+    "regions": [10, 20, 40, 80, 160],
+    "seconds": 20,
+    "squeezes": [100, 4],
+    "kills": 8,
+}
+CHECK_ARGUMENTS_GUEST = {"methods": ["damon"], "group": "/sys/fs/cgroup/known", "folder": "/work"}
 SOURCES = HERE / "watched"
 HOT, STEPS = HERE.parent.parent / "tests" / "hot.c", HERE / "steps.c"
 PACKAGE = Path(nearfar.__file__).parent
@@ -104,7 +109,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
                 lines += on_host(where, name, inputs.scratch, quick)
         if not quick:
             with kernel.limited_group(where, f"nearfar-bench-{os.getpid()}", None) as group:
-                inputs.cells += known(inputs.scratch, group)
+                inputs.cells += checked_on_host(inputs.scratch, group)
     except kernel.Unavailable as error:
         inputs.remarks.append(f"{NAME} skipped: {error}")
         return []
@@ -112,7 +117,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     if not quick:
         try:
             inputs.cells += cells(in_guest(inputs.scratch), "guest")
-            inputs.cells += known_in_guest(inputs.scratch)
+            inputs.cells += checked_in_guest(inputs.scratch)
         except NearfarError as error:
             inputs.remarks.append(f"{NAME}: no guest: {error}")
     return rows(inputs.cells)
@@ -148,7 +153,7 @@ def on_host(
         }
         words = [sys.executable, str(SOURCES / "measure.py"), json.dumps(arguments)]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return printed(done.stdout, done.returncode, done.stderr)
+    return parsed(done.stdout, done.returncode, done.stderr)
 
 
 def in_guest(scratch: Path) -> list[dict[str, Any]]:
@@ -171,19 +176,19 @@ def in_guest(scratch: Path) -> list[dict[str, Any]]:
     return guest(scratch, script, [package for package in GUEST.values() if package])
 
 
-def known(scratch: Path, group: Path) -> list[dict[str, Any]]:
+def checked_on_host(scratch: Path, group: Path) -> list[dict[str, Any]]:
     """The lines of ``holds.py`` on this host: programs whose working set is known."""
     arguments = {"package": str(PACKAGE), "folder": str(scratch), "group": str(group)}
-    arguments |= {**KNOWN, "methods": ["accessed"], "squeezes": []}
+    arguments |= {**CHECK_ARGUMENTS, "methods": ["accessed"], "squeezes": []}
     built(STEPS, scratch)
     words = [sys.executable, str(SOURCES / "holds.py"), json.dumps(arguments)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return printed(done.stdout, done.returncode, done.stderr)
+    return parsed(done.stdout, done.returncode, done.stderr)
 
 
-def known_in_guest(scratch: Path) -> list[dict[str, Any]]:
+def checked_in_guest(scratch: Path) -> list[dict[str, Any]]:
     """The lines of ``holds.py`` in a guest, with squeezes and killed watchers."""
-    arguments = {"package": "/work/nearfar", **KNOWN, **KNOWN_GUEST}
+    arguments = {"package": "/work/nearfar", **CHECK_ARGUMENTS, **CHECK_ARGUMENTS_GUEST}
     return guest(scratch, [f"python3 /work/holds.py '{json.dumps(arguments)}'"], [])
 
 
@@ -216,10 +221,10 @@ def guest(scratch: Path, script: Sequence[str], packages: Sequence[str]) -> list
         parameters=("transparent_hugepage=never",),
     ).run(["sh", "/work/all.sh"], files=files, timeout=7200)
     error = done.error.decode(errors="replace")
-    return printed(done.output.decode(errors="replace"), done.exit_code, error)
+    return parsed(done.output.decode(errors="replace"), done.exit_code, error)
 
 
-def printed(text: str, code: int, errors: str) -> list[dict[str, Any]]:
+def parsed(text: str, code: int, errors: str) -> list[dict[str, Any]]:
     """Parse the lines of JSON that ``measure.py`` and ``holds.py`` print.
 
     Raises:
@@ -242,7 +247,7 @@ def cells(lines: Iterable[dict[str, Any]], where: str) -> list[dict[str, Any]]:
 
 
 def curve(watched: dict[str, Any]) -> list[Point]:
-    """A method's curve of faults a second on anonymous memory by memory."""
+    """A method's curve of faults a second on anonymous memory, by memory size."""
     if watched["refaults"]:
         seen = [replace(Refaults(**one), file=0.0, file_bytes=0) for one in watched["refaults"]]
         return of_refaults(seen, watched["seconds"] / len(seen), COUNTED)
@@ -275,7 +280,7 @@ def _cell(watched: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
 
 
 def faults_with(points: Sequence[Point], memory: float) -> float | None:
-    """Faults a second with ``memory`` bytes; None outside the curve."""
+    """Faults a second with ``memory`` bytes, interpolated log-linearly; None outside the curve."""
     for one, two in zip(points, points[1:], strict=False):
         if one.anonymous <= memory <= two.anonymous:
             part = (memory - one.anonymous) / max(two.anonymous - one.anonymous, 1)
@@ -342,7 +347,7 @@ def _checks(found: Sequence[dict[str, Any]]) -> Iterator[Row]:
 
 
 def stated(method: str) -> tuple[float, float]:
-    """The range, as shares below and above a method's answer, that holds the memory needed in
+    """The range of the memory needed, as shares below and above a method's answer, that holds in
     :data:`WITHIN` of the cells."""
     errors = sorted(
         1 / (1 + cell["memory_error"]) - 1

@@ -90,7 +90,7 @@ def server(scratch: Path, spare: bool) -> Iterator[tuple[int, socket.socket, lis
 def measured(
     pid: int, wire: socket.socket, load: list[str], watch: int, pairs: int, seconds: float
 ) -> Iterator[dict[bool, tuple[float, float]]]:
-    """For each pair, by whether the watcher runs: requests a second, processor time of each."""
+    """For each pair, by whether the watcher runs: requests a second, CPU seconds a request."""
     options = ("--follow", "--for", f"{watch}s", "--swap", "zram", "--machine", "nvme")
     watcher = nearfar("watch", str(pid), *options)
     with (

@@ -67,8 +67,8 @@ def described(record: dict[str, Any], free: list[int], *, device: bool = False) 
     """A machine file with the nodes of the emulated machine and its ``free`` pages.
 
     Nodes without cores that are present at boot are ordinary memory to the kernel: kind ``dram``.
-    The model subtracts 64 bytes of ``struct page`` for each page from its node, or for added memory
-    from the nearest DRAM; they are added here. With ``device``, added nodes have none of them.
+    The model reserves 64 bytes of ``struct page`` for each page, on its node or, for added memory,
+    on the nearest DRAM; sizes include them. ``device``: added nodes need none.
     """
     nodes = numa.topology(record["machine"])["nodes"]
     later = [node["node"] for node in nodes if record["added"] and not node["cpus"]]

@@ -37,8 +37,8 @@ _PAGE: Final = 4096
 #: MiB of a DRAM node, additional MiB of the first for the kernel and its files, MiB of a persistent
 #: node, and MiB of memory below 4 GiB.
 _DRAM, _FILES, _FAR, _LOW = 128, 256, 384, 256
-#: Pages of each allocation by the kernel. They fit in: a DRAM node, all DRAM, with near persistent
-#: memory, with far persistent memory, most of all memory.
+#: Pages of each allocation by the kernel. They need in turn: a DRAM node, all DRAM, near persistent
+#: memory too, far persistent memory too, most of all memory.
 SIZES: Final = (40_000, 100_000, 180_000, 300_000, 450_000)
 _TIMEOUT: Final = 900
 
@@ -91,7 +91,7 @@ def built() -> Path:
 
 
 def record(variant: str, kernel: Path) -> dict[str, Any]:
-    """Boot a guest and make its kernel allocate memory; what the kernel reported.
+    """Boot a guest and make its kernel allocate memory; return what the kernel reported.
 
     Args:
         variant: one of :data:`VARIANTS`.

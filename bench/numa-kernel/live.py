@@ -2,7 +2,7 @@
 
 The guest runs the runtime's tests, then a program alone, and under each policy with part of its
 memory on node 1, also while node 1 is full. Processors are emulated, so times mean little; the
-nodes of pages, and the data that the program reads, are up to the real kernel.
+nodes of pages and the data that the program reads are compared.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CHECKED = (
     *("--config", "profile.release.overflow-checks=true"),
 )
 #: Maximum free frames that the runtime holds: spare ones, and those of its discard area.
-UNUSED = 8 + 64
+MAX_FREE = 8 + 64
 #: Time limit of the guest, seconds.
 TIMEOUT = 3600
 _NODES = (Node(memory=640 << 20, cpus=2), Node(memory=128 << 20))
@@ -88,7 +88,7 @@ def programs(
     references: int | None = None,
     hot: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Run the program alone and under policies; :func:`parse` of its output.
+    """Run the program alone and under policies; return :func:`parse` of its output.
 
     Raises:
         NearfarError: a tool is missing, or the guest failed.
@@ -158,7 +158,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def tests(architecture: str, chosen: str = "") -> dict[str, Any]:
-    """Run the runtime's tests in a guest; those that passed, and those that were not run.
+    """Run the runtime's tests in a guest; return those that passed, and those that were not run.
 
     Args:
         architecture: of the guest.
@@ -182,7 +182,7 @@ def tests(architecture: str, chosen: str = "") -> dict[str, Any]:
 
 
 def record(architecture: str) -> dict[str, Any]:
-    """Run tests and programs in guests of an architecture; their record."""
+    """Run tests and programs in guests of an architecture; return their record."""
     found = {"machine": f"guest-{architecture}", "added": False, "qemu": qemu_version(architecture)}
     found["tests"] = tests(architecture, "linux::")
     found["kernel"] = found["tests"]["kernel"]
@@ -214,14 +214,14 @@ def agreements(record: dict[str, Any]) -> list[Agreement]:
         found.append(Agreement(f"{name}: what is read", read, alone, float(read != alone)))
         far, counted = case["nodes"][1], case["used"][1]
         # The runtime releases unused frames in batches.
-        apart = max(counted - far, far - counted - UNUSED, 0) / max(counted, 1)
-        sides = (str(far), f"{counted} to {counted + UNUSED}")
+        apart = max(counted - far, far - counted - MAX_FREE, 0) / max(counted, 1)
+        sides = (str(far), f"{counted} to {counted + MAX_FREE}")
         found.append(Agreement(f"{name}: pages on node 1", *sides, apart))
     return found
 
 
 def built(architecture: str, *words: str) -> dict[str, Path]:
-    """Run cargo for an architecture; the programs and libraries that it builds, by name.
+    """Run cargo for an architecture; return the programs and libraries that it builds, by name.
 
     Raises:
         NearfarError: cargo fails (exit code 3).

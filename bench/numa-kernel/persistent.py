@@ -1,6 +1,6 @@
 """Persistent memory as system memory in a guest, set up by the output of ``nearfar numa plan``.
 
-Debian's kernel finds the modules in the NFIT table. ``ndctl`` makes devices of them, and ``daxctl``
+Debian's kernel finds the NVDIMMs in the NFIT table. ``ndctl`` makes devices of them, and ``daxctl``
 makes the devices system memory (driver ``kmem``). The record has the nodes of pages of programs and
 of the kernel itself.
 """
@@ -27,8 +27,8 @@ _PAGE = 4096
 #: persistent node, of which one block of 128 MiB is lost to the device's metadata.
 _DRAM, _FILES, _FAR = 128, 256, 384
 _TIMEOUT = 600
-#: Pages of each allocation by the kernel, and the nodes to interleave them over. They fit in: a
-#: DRAM node, all DRAM, with near persistent memory, with far persistent memory.
+#: Pages of each allocation by the kernel, and the nodes to interleave them over. The first four
+#: need in turn: a DRAM node, all DRAM, near persistent memory too, far persistent memory too.
 _SIZES: tuple[tuple[int, tuple[int, ...]], ...] = (
     (40_000, ()),
     (100_000, ()),
@@ -68,7 +68,7 @@ VARIANTS = (
 
 
 def record(variant: Variant, firmware: str = "") -> dict[str, Any]:
-    """Boot, make persistent memory system memory, and allocate; what the kernel reported.
+    """Boot, make persistent memory system memory, and allocate; return what the kernel reported.
 
     Args:
         variant: one of :data:`VARIANTS`.
@@ -111,6 +111,7 @@ def record(variant: Variant, firmware: str = "") -> dict[str, Any]:
 def made_slit(topology: dict[str, Any], firmware: bytes) -> bytes:
     """The firmware's SLIT with 100 added to distances of nodes without cores, so that the kernel
     fills all DRAM first; with a higher revision, without which the kernel ignores it."""
+    # Bytes of the table: checksum 9, OEM revision 24, number of nodes 36, distances from 44.
     table = bytearray(firmware)
     far = {node["node"] for node in topology["nodes"] if not node["cpus"]}
     size = table[36]
@@ -155,7 +156,7 @@ def _guest(topology: dict[str, Any]) -> Guest:
     words = ["-machine", "nvdimm=on,max-ram-below-4g=256M", "-m", "slots=8,maxmem=64G"]
     for place, number in enumerate(far):
         words += ["-object", f"memory-backend-ram,id=far{number},size={_FAR}M"]
-        # QEMU 7.2 lists modules in the order of a hash of their names, and Linux numbers nodes in
+        # QEMU 7.2 lists NVDIMMs in the order of a hash of their names, and Linux numbers nodes in
         # that order. With these names it is the order of the nodes.
         words += ["-device", f"nvdimm,id=pmem{2 * place},memdev=far{number},node={number}"]
     parameters = ["transparent_hugepage=never", "init_on_alloc=0", "numa_balancing=disable"]

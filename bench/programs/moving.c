@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 enum { PAGE = 4096, TENTHS = 10, CHUNK = 512, SAMPLES = 20000, CALIBRATION = 20000 };
-/* QEMU's TLB evicts no translations, and sets no accessed bit while it holds one. To flush it, MANY
- * pages are protected every TLB operations. */
-enum { MANY = 40, TLB = 1024 };
+/* QEMU's TLB evicts no translations, and sets no accessed bit while it holds one. Protecting
+ * FLUSH_PAGES pages, every FLUSH_PERIOD operations, flushes it. */
+enum { FLUSH_PAGES = 40, FLUSH_PERIOD = 1024 };
 /* Parts of equal probability into which the normal distribution is divided. */
 enum { PARTS = 1 << 14 };
 
@@ -70,11 +70,12 @@ static uint64_t page(uint64_t round)
 static void operate(const char *at, uint64_t number)
 {
 	(void)*(volatile const char *)at;
+	/* An iteration is about a thousand instructions, those of the loop included. */
 	for (uint64_t i = 0; i < work; i++)
 		__asm__ volatile(".rept 996\n\tnop\n\t.endr");
-	if (number % TLB == 0) {
-		mprotect(protected, MANY * PAGE, PROT_READ);
-		mprotect(protected, MANY * PAGE, PROT_READ | PROT_WRITE);
+	if (number % FLUSH_PERIOD == 0) {
+		mprotect(protected, FLUSH_PAGES * PAGE, PROT_READ);
+		mprotect(protected, FLUSH_PAGES * PAGE, PROT_READ | PROT_WRITE);
 	}
 }
 
@@ -86,7 +87,7 @@ static double now(clockid_t clock)
 }
 
 /* Prints the lines of a file that begin with one of the names. */
-static void lines(const char *path, const char *const *names)
+static void print_lines(const char *path, const char *const *names)
 {
 	char line[256];
 	FILE *file = fopen(path, "r");
@@ -99,9 +100,10 @@ static void lines(const char *path, const char *const *names)
 	fclose(file);
 }
 
-static void free_pages(void)
+static void print_free_pages(void)
 {
-	lines("/sys/devices/system/node/node0/vmstat", (const char *const[]){ "nr_free_pages ", NULL });
+	print_lines("/sys/devices/system/node/node0/vmstat",
+		    (const char *const[]){ "nr_free_pages ", NULL });
 }
 
 /* Prints how many pages are on node 0, the share of the round's loads that go there, and counters. */
@@ -126,9 +128,9 @@ static void report(double began, uint64_t round)
 	state = before;
 	printf("at %.0f\ncold %llu\nhot %llu\nhits %f\n", now(CLOCK_MONOTONIC) - began, (unsigned long long)at[0],
 	       (unsigned long long)at[1], (double)fast / SAMPLES);
-	free_pages();
-	lines("/proc/vmstat", (const char *const[]){ "pgpromote_", "pgdemote_", "numa_hint_faults ",
-						    "numa_pte_updates ", NULL });
+	print_free_pages();
+	print_lines("/proc/vmstat", (const char *const[]){ "pgpromote_", "pgdemote_", "numa_hint_faults ",
+							  "numa_pte_updates ", NULL });
 }
 
 static void *mapped(uintptr_t at, uint64_t size)
@@ -140,8 +142,7 @@ static void *mapped(uintptr_t at, uint64_t size)
 	return made;
 }
 
-/* Nanoseconds that the kernel takes to migrate a page. */
-static double migration(void)
+static double page_migration_ns(void)
 {
 	char *area = memset(mapped(0x180000000000, CHUNK * PAGE), 1, CHUNK * PAGE);
 	void *places[CHUNK];
@@ -169,13 +170,13 @@ int main(int argc, char **argv)
 	deviation = atof(argv[3]), shift = atof(argv[4]);
 	rounds = strtoull(argv[5], NULL, 10), operations = strtoull(argv[6], NULL, 10);
 	work = strtoull(argv[7], NULL, 10);
-	/* Buffers all output until the end: waiting for the console would take virtual time. */
+	/* Buffer all output until the end: waiting for the console would take virtual time. */
 	static char printed[1 << 16];
 	setvbuf(stdout, printed, _IOFBF, sizeof printed);
-	/* Away from other mappings, and in the order of Linux 6.12's scan the last but the stack. */
+	/* Away from other mappings; Linux 6.12's NUMA scan reaches only the stack later. */
 	memory = mapped(0x300000000000, (cold + hot) * PAGE);
 	is_fast = memset(mapped(0x200000000000, cold + hot), 1, cold + hot);
-	protected = memset(mapped(0x100000000000, MANY * PAGE), 1, MANY * PAGE);
+	protected = memset(mapped(0x100000000000, FLUSH_PAGES * PAGE), 1, FLUSH_PAGES * PAGE);
 	divide();
 	double began = now(CLOCK_PROCESS_CPUTIME_ID);
 	for (uint64_t i = 1; i <= CALIBRATION; i++) {
@@ -183,8 +184,8 @@ int main(int argc, char **argv)
 		operate(protected, i);
 	}
 	printf("operation %f\n", (now(CLOCK_PROCESS_CPUTIME_ID) - began) / CALIBRATION);
-	printf("migration %f\n", migration());
-	free_pages();
+	printf("migration %f\n", page_migration_ns());
+	print_free_pages();
 	began = now(CLOCK_MONOTONIC);
 	for (uint64_t i = 0; i < cold + hot; i++)
 		memory[i * PAGE] = 1;

@@ -36,7 +36,7 @@ impl Arguments {
         Reader::open(&self.trace)
     }
 
-    /// The first word, for commands to which it is a name instead of a trace.
+    /// The first word, if it is a name instead of a trace.
     pub fn name(&self) -> &str {
         self.trace.to_str().unwrap_or_default()
     }

@@ -9,7 +9,7 @@ pub struct Fenwick {
     /// Time (from 1) of the latest reference to each page; 0 before the first.
     latest: Vec<u32>,
     now: u32,
-    /// Pages referenced so far: as many as there are marks.
+    /// Pages referenced so far, and marks in the tree.
     pages: u32,
     /// `distances[d]`: references at stack distance d.
     distances: Vec<u64>,

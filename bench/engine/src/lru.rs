@@ -34,7 +34,7 @@ fn dense(reader: &Reader, page_bytes: u64) -> Result<(Vec<u32>, usize)> {
 }
 
 fn by_stack(references: &[u32]) -> StackDistance {
-    /// References to prefetch ahead, as a study does within its windows of references.
+    /// Prefetch distance, references; a study prefetches too.
     const AHEAD: usize = 16;
     let mut stack = StackDistance::new();
     let ahead = references.iter().skip(AHEAD).chain(references.last().into_iter().cycle());
@@ -80,7 +80,7 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     check(&references, pages)?;
     let (mut stack, mut fenwick) = (Rounds::default(), Rounds::default());
     let mut curves = (Vec::new(), Vec::new());
-    // Print a few points of both curves, for comparison with a third implementation.
+    // Return a few points of both curves, for comparison with another implementation.
     let frames: Vec<usize> = (1..=10).map(|tenth| (pages * tenth / 10).max(1)).collect();
     for _ in 0..arguments.rounds()? {
         let ours = stack.time(|| Ok(by_stack(&references)))?;

@@ -24,7 +24,6 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// A command: its name, its options, and its function.
 type Command = (&'static str, &'static [&'static str], fn(&Arguments) -> Result<Value>);
 
-/// Every command.
 const COMMANDS: &[Command] = &[
     ("decode", decode::OPTIONS, decode::run),
     ("study", study::OPTIONS, study::run),

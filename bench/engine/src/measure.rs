@@ -31,7 +31,7 @@ impl Rounds {
     }
 
     /// `{"seconds": [...], "cpu_seconds": [...], "peak_bytes": n}`. Processor time is that of the
-    /// calling thread only. The peak is that of the whole process, including memory that it held before.
+    /// calling thread only; the peak is that of the whole process.
     pub fn json(&self) -> Value {
         json!({
             "seconds": self.seconds,

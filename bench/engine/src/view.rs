@@ -1,4 +1,4 @@
-//! `view`: times `--view machine`, the paging study without it, and the slower, more exact simulation.
+//! `view`: times `--view machine`, the paging study without it, and the view's slower reference simulation.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::measure::Rounds;
 
 pub const OPTIONS: &[&str] = &["--rounds", "--machine", "--page-sizes", "--reference"];
 
-/// Run study and view; `--reference 1` also runs the slower simulation of each page size.
+/// Run study and view; `--reference 1` also runs the reference simulation of each page size.
 pub fn run(arguments: &Arguments) -> Result<Value> {
     let mut given = BTreeMap::new();
     given.insert("view".to_owned(), "machine".into());

@@ -1,8 +1,8 @@
 """Runs queries in PostgreSQL's single-user mode, then on a server with two clients; prints answers.
 
 usage: postgres.py FOLDER QUERIES. Only the server programs keep LD_PRELOAD, the library of nearfar
-run. PostgreSQL refuses to run as root: then it runs as `nobody`, with the capability that the
-library's userfaultfd needs.
+run. PostgreSQL refuses root, for whom it runs as `nobody`, with the capability that the library's
+userfaultfd needs.
 """
 
 import os

@@ -1,7 +1,7 @@
 """A Redis server saves a dump while keys are written, and new servers load it; prints digests.
 
 usage: redis.py FOLDER KEYS [LOADS]. LOADS new servers, one after another, must each load the keys
-of the moment at which the dump began.
+as of the start of the dump.
 """
 
 import random
@@ -59,7 +59,7 @@ class Server:
         return b"*%d\r\n%s" % (len(parts), body)
 
     def answer(self) -> str:
-        """Read a reply that is no list."""
+        """Read a reply other than a list."""
         line = self.file.readline()
         if line.startswith(b"$") and line != b"$-1\r\n":
             return self.file.read(int(line[1:]) + 2).decode().strip()
@@ -68,7 +68,7 @@ class Server:
         return line.decode().strip()
 
     def ask(self, *words: str | bytes) -> str:
-        """Send a command; its reply."""
+        """Send a command; return its reply."""
         self.socket.sendall(self.encoded(*words))
         return self.answer()
 

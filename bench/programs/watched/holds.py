@@ -46,7 +46,7 @@ def say(**line: object) -> None:
 
 @contextmanager
 def running(*words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program in the group until the end of the block, which starts when it prints a line."""
+    """Run a program in the group for the block, which starts when it prints a line."""
 
     def enter() -> None:
         (GROUP / "cgroup.procs").write_text(str(os.getpid()))
@@ -62,7 +62,7 @@ def running(*words: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def regions() -> None:
-    """Compare measured working sets with a program that uses one of two regions at a time."""
+    """Compare measured working sets with the known one: the program uses one region at a time."""
     for name in asked["methods"]:
         for size in asked["regions"]:
             with running("steps", "2", str(size), "2") as child:
@@ -91,7 +91,7 @@ def stalled() -> int:
 
 
 def squeezes() -> None:
-    """Squeeze a program repeatedly, with no swap-in between squeezes; report stalls, OOM kills."""
+    """Squeeze a program repeatedly; report stalls and OOM kills."""
     count, seconds = asked["squeezes"]
     shares, before = [], numbers("memory.events")["oom_kill"]
     with running("hot", "16", "64") as child:

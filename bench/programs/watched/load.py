@@ -25,8 +25,7 @@ HERE = Path(__file__).parent
 COUNT, BYTES, BLOCK = 30_000, 500, 8
 #: Requests that are pipelined.
 BATCH = 20
-#: Of Zipf's law.
-EXPONENT = 0.9
+ZIPF_EXPONENT = 0.9
 _LINES = (
     "import sys\n"
     f"values = [('%07d' % n) * {BYTES // 7} for n in range({COUNT})]\n"
@@ -238,7 +237,7 @@ def keys() -> itertools.cycle[list[int]]:
     draw = random.Random(2)
     blocks = list(range(COUNT // BLOCK))
     draw.shuffle(blocks)
-    weights = [1 / rank**EXPONENT for rank in range(1, len(blocks) + 1)]
+    weights = [1 / rank**ZIPF_EXPONENT for rank in range(1, len(blocks) + 1)]
     chosen = draw.choices(blocks, weights, k=1 << 19)
     asked = [block * BLOCK + draw.randrange(BLOCK) for block in chosen]
     return itertools.cycle([asked[at : at + BATCH] for at in range(0, len(asked), BATCH)])
