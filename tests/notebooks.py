@@ -1,6 +1,6 @@
 """Run the notebooks of examples/notebooks; as a program (``make notebooks``), store their outputs.
 
-A stored chart is an image, which needs no script to be seen.
+Charts are stored as images, which show without scripts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nbformat import NotebookNode
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "examples" / "notebooks").glob("*.ipynb"))
 IMAGES = "import altair\naltair.renderers.enable('png', ppi=72)"
-#: The kinds of output to store; Altair's specification and scripts are left out.
+#: The kinds of output to store: not Altair's specification and scripts.
 KINDS = ("image/png", "text/html", "text/plain")
 
 

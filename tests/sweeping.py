@@ -63,7 +63,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 def stand_still(
     folder: Path, monkeypatch: pytest.MonkeyPatch, module: str, function: str, files: str, most: int
 ) -> None:
-    """Make a function of commands wait while over ``most`` of ``files``, and no ``go``, exist."""
+    """Make a function wait in commands while more than ``most`` ``files`` exist, but no ``go``."""
     (folder / "sitecustomize.py").write_text(
         f"import functools, pathlib, time, {module} as m\n"
         f"run, here = m.{function}, pathlib.Path(__file__).parent\n"

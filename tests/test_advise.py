@@ -50,7 +50,7 @@ KEYS = [
 
 @pytest.fixture(scope="session")
 def captured() -> dict[str, list[dict[str, Any]]]:
-    """Rows of the paging study of both captures, priced on one machine."""
+    """Rows of the paging study of both captures on one machine."""
     return {
         trace.stem: paging(trace, machine="optane-ssd", memory="10%,50%,100%").rows
         for trace in (GNUGO, GZIP)
@@ -69,7 +69,7 @@ def costs(machine: str, storage: str, sizes: list[int] = SIZES) -> Costs:
 
 
 @pytest.mark.parametrize("tlb", ["64", "16+512x4"])
-def test_costs_equal_the_engines(tlb: str) -> None:
+def test_costs_equal_those_of_the_engine(tlb: str) -> None:
     rows = paging(GZIP, machine="optane-ssd", memory="30%", tlb=tlb).rows
     for storage in ("optane-ssd", "optane-pmem"):
         own = one(rows, 0.3, storage)
@@ -112,7 +112,7 @@ def test_predictions_are_finite_and_exact_at_known_sizes(
     assert (error is None) == (len(known) < 4)
 
 
-def test_the_papers_forms_are_used_where_they_fit() -> None:
+def test_the_papers_formulas_are_used_where_they_fit() -> None:
     price = costs("desktop-nvm", "nvm-10x")
     kib = np.array(SIZES) / 1024
     misses = 0.02 * kib**-0.7
@@ -251,7 +251,7 @@ def test_the_advised_size_is_mapped_to_sizes_that_a_kernel_can_set() -> None:
 
 
 def test_regret_is_scored_by_leaving_each_size_out() -> None:
-    """If the model is shown every size, each is predicted by a run without that size."""
+    """A model that is given every size is scored by its prediction of each from the others."""
     options: Any = {"memory": "30%", "machine": "desktop-hdd"}
     (row,) = advise([GNUGO], **options).rows
     assert row["largest_error"] == pytest.approx(0), "the bridge passes through what it is shown"
@@ -390,7 +390,7 @@ def test_a_bad_fleet_is_an_error_of_one_line(tmp_path: Path, text: str, message:
 
 @settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_fleet_or_an_error(
+def test_random_bytes_are_an_error_and_no_fleet(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "fleet.toml"

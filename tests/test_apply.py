@@ -239,7 +239,7 @@ def test_the_next_run_restores_if_the_watchdog_is_killed_too(sysfs: Path, tmp_pa
         running = start(sysfs, runtime)
         try:
             changed = words(sysfs)
-            # The watchdog has a session of its own; it was started first.
+            # The watchdog is the first child that leads a session.
             watchdog = next(c for c in children(running.pid) if os.getsid(c) == c)
             os.kill(watchdog, signal.SIGKILL)
             # Killed before the apply, or it would restore.
