@@ -103,7 +103,7 @@ def test_kernel_and_program_have_different_kinds(recorded: tuple[Path, str]) -> 
 
 
 def test_references_have_a_task(recorded: tuple[Path, str]) -> None:
-    """The exceptions are the first ones, before the first task switch of each processor."""
+    """Except those before the first task switch of each processor."""
     trace, _ = recorded
     names = {thread["index"]: thread.get("name", "") for thread in info(trace)["threads"]}
     assert {name.split()[0] for name in names.values() if name} >= {"touch", "sh"}
@@ -159,7 +159,7 @@ def test_a_machine_that_fails_leaves_an_incomplete_trace_with_the_reason(
 
 @pytest.mark.long("one more guest under TCG")
 def test_a_disk_image_is_read_and_not_written(tmp_path: Path) -> None:
-    """With a kernel and initrd of the user's, where a marker of the guest starts the recording."""
+    """The user gives kernel and initrd, and a marker of the guest starts the recording."""
     fetched("x86_64")
     disk, archive = tmp_path / "disk.img", tmp_path / "initrd"
     disk.write_bytes(b"mark" * (1 << 18))

@@ -50,5 +50,5 @@ def test_every_command_with_an_output_option_is_a_chaos_case() -> None:
         if '"-o", "--out"' in path.read_text(encoding="utf-8")
     }
     known = {case.name for case in chaos.cases()}
-    # These write only small texts, with a function that the cases use, too.
+    # These write only small texts, with a function that other cases use too.
     assert with_output - known <= {"advise", "apply", "machine", "run"}, with_output - known

@@ -1,8 +1,7 @@
 """Rows of every study on the bundled captures, against recorded digests.
 
-A digest is of the rows' values in the columns of the time of recording, not of ``run.json`` or of
-the bytes of files. So a new column changes no digest, but a changed value does. After an intended
-change of rows, record again and say why::
+A digest is of the rows' values in the columns of the time of recording: a new column changes no
+digest, but a changed value does. After an intended change of rows, record again and say why::
 
     .venv/bin/python tests/test_digests.py
 """
@@ -85,7 +84,7 @@ def _advice() -> Rows:
 def _info(trace: Path) -> Rows:
     found = dict(nearfar.info(trace, heatmap=False))
     for point in found["working_set"]:
-        # Added after these digests; null where a capture does not record when pages are unmapped.
+        # Added after the digests.
         point.pop("resident_bytes")
     return [found]
 

@@ -314,7 +314,7 @@ def test_every_command_is_in_the_table_and_has_a_page(nearfar: Run) -> None:
     + ["import", "info", "paging", "report", "reproduce", "sweep"],
 )
 def test_every_option_is_in_the_page_of_its_command(command: str) -> None:
-    """By any of its names; options that all commands share, in docs/shell.md."""
+    """Any of its names counts; docs/shell.md has the options that all commands share."""
     import typer
 
     from nearfar.cli import build

@@ -1,4 +1,4 @@
-"""Emitters of a page size: real tools accept the output; settings a kind lacks are refused."""
+"""Emitters of a page size: real tools accept the output; sizes a tool cannot set are refused."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ def test_every_emitter_is_documented_and_ends_its_lines() -> None:
             assert word in module.__doc__, f"{name} does not say: {word}"
     for name in PAGES:
         texts = [text for size, how in SIZES if (text := text_of(name, size, how))]
+        # hugetlb sets 2M and 1G, libvirt and QEMU also the base page, the others all sizes.
         assert len(texts) == (2 if name == "hugetlb" else 3 if name in ("libvirt", "qemu") else 10)
         assert all(text.endswith("\n") for text in texts)
 
@@ -300,7 +301,7 @@ def pool_folder(root: Path, pages: int, free: int, reserved: int) -> Path:
 def test_the_pool_grows_by_what_is_not_free(
     tmp_path: Path, there: tuple[int, int, int], after: int
 ) -> None:
-    """A folder allocates no pages, so after growing the pool the script fails for lack of them."""
+    """A folder allocates no pages, so the script fails after it has grown the pool."""
     file = pool_folder(tmp_path, *there)
     done = played(tmp_path, emit.emit("hugetlb", row(2 * MIB, "thp")))
     assert int(file.read_text()) == after
