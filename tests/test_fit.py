@@ -196,7 +196,7 @@ def test_leave_one_out_errors_equal_those_of_separate_fits() -> None:
         errors = []
         for i in range(len(SIZES)):
             rest = fit(quantity, SIZES[:i] + SIZES[i + 1 :], np.delete(values, i))
-            # Not predict(), which clips: a prediction below zero is not clipped here.
+            # Not predict(), which clips.
             a, b, *more = rest.coefficients.values()
             p = KIB[i]
             guess = power(p, a, b) if quantity == "tlb" else two(p, a, b, *more)
