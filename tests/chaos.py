@@ -348,7 +348,6 @@ def full_disk(case: Case, folder: Path) -> str:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder, if it is there."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -356,7 +355,7 @@ def remove(path: Path) -> None:
 
 
 def preload() -> None:
-    """Import modules of commands, so that kills hit the commands' work; none starts threads."""
+    """Import the commands' modules, none of which starts threads, so that kills hit later work."""
     import nearfar.advise
     import nearfar.cli._application
     import nearfar.numa

@@ -50,7 +50,7 @@ VERDICT = r"(?i)\b(ok|pass(ed)?|fail(ed|ure)?|skip|success\w*|error|invalid|cann
 #: ``Case.keep`` of stress-ng, which prints `error` also of system calls that ought to fail.
 STRESSED = r"fail:|error:|run completed|skipp"
 
-#: Most records of a trace; a longer one would verify nothing more.
+#: Record limit of a trace; more records would verify nothing further.
 MAX_REFS = 2_000_000
 
 #: Delays system calls that change mappings by 50 ms each, because `nearfar run` finds new mappings
@@ -91,12 +91,10 @@ class Case:
     quick: bool = False
 
     def words(self, tmp: Path) -> list[str]:
-        """Program and arguments."""
         places = {"selftests": conform_build.folder(), "tmp": tmp, "null": os.devnull}
         return [word.format_map(places) for word in self.command.split()]
 
     def runs_in(self, world: str) -> bool:
-        """Whether the case runs in this world."""
         if self.slow and world in RUNS and world not in FEW_RUNS:
             return False
         return any(fnmatch.fnmatch(world, mask) for mask in self.worlds)
@@ -112,7 +110,6 @@ class Known:
     sometimes: bool = False
 
     def is_of(self, cell: Cell) -> bool:
-        """Whether the difference is of this cell."""
         return fnmatch.fnmatch(cell.case, self.case) and fnmatch.fnmatch(cell.world, self.world)
 
 
@@ -174,7 +171,7 @@ def load(path: Path = DATA) -> tuple[list[Case], list[Known]]:
 def compared(output: str, keep: str) -> list[str]:
     """The lines that are compared, without addresses, process ids and durations."""
     output = re.sub(r"\x1b\[[0-9;]*m", "", output)
-    # Erase what backspaces erase: progress.
+    # Progress is erased by backspaces.
     while "\b" in output:
         output = re.sub(r"[^\n\b]\x08|^\x08", "", output, flags=re.MULTILINE)
     lines = (line.strip() for line in output.splitlines() if re.search(keep, line))
@@ -321,7 +318,6 @@ def wrong(found: Sequence[Cell], known: Sequence[Known]) -> list[str]:
 
 
 def details(cell: Cell, reference: Cell) -> str:
-    """The differences of a cell from its reference."""
     lines = [f"{cell.case}, {cell.world}: exit {cell.exit}, {reference.world} {reference.exit}"]
     lines += [f"  nearfar: {cell.why}"] if cell.why else []
     changes = difflib.unified_diff(reference.lines, cell.lines, lineterm="", n=0)

@@ -22,7 +22,6 @@ def folder() -> Path:
 
 
 def is_built() -> bool:
-    """Whether the selftests are built."""
     return (CACHE / "built").exists()
 
 

@@ -44,7 +44,7 @@ def run(path: Path, folder: Path, timeout: float) -> NotebookNode:
 
 
 def kinds(book: NotebookNode) -> list[list[list[str]]]:
-    """The kinds of each output of each code cell."""
+    """The kinds of each output, by code cell."""
     return [
         [sorted(output.get("data", {"stream": ""})) for output in cell.outputs]
         for cell in book.cells
@@ -53,7 +53,6 @@ def kinds(book: NotebookNode) -> list[list[list[str]]]:
 
 
 def main() -> None:
-    """Run all notebooks and store their outputs."""
     for path in NOTEBOOKS:
         with tempfile.TemporaryDirectory() as folder:
             book = run(path, Path(folder), 600)

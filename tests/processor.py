@@ -35,7 +35,6 @@ def report(file: Path, minutes: float) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Run a step, or print the report."""
     file = Path(words[1])
     if words[0] == "run":
         return run(file, words[2], words[3:])

@@ -52,7 +52,7 @@ def test_a_size_whose_pages_do_not_fit_into_the_region_is_not_advised(row: dict[
     times = {4096: (10.0, 512 << 10), 65536: (6.0, 576 << 10), 131072: (5.0, 512 << 10),
              2 * MIB: (1.0, 0)}  # fmt: skip
     assert [one["page_bytes"] for one in _sized("r", times, 100.0) if one["advised"]] == [131072]
-    # A region of 8 KiB holds no page of 64 KiB.
+    # The region has 8 KiB.
     times = {4096: (10.0, 8 << 10), 65536: (6.0, 8 << 10)}
     assert [one["page_bytes"] for one in _sized("r", times, 100.0) if one["advised"]] == [4096]
 

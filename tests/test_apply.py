@@ -24,7 +24,7 @@ from nearfar.thp import settings, thp
 from nearfar.watch.target import stat
 
 SLEEP = "import time; print('up', flush=True); time.sleep(86400)"
-#: A program that touches each page of 16 MiB once.
+#: Touches each page of 16 MiB once.
 TOUCH = """
 import mmap
 m = mmap.mmap(-1, 16 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -34,7 +34,7 @@ import time; time.sleep(2)
 """
 
 
-#: A program that reads each page of 16 MiB, then writes it.
+#: Reads each page of 16 MiB, then writes each.
 READ_FIRST = """
 #include <sys/mman.h>
 int main(void) {

@@ -126,24 +126,24 @@ def kept(
 
     chosen, found = [], []
     starts = bursts(rate, seed, length)
-    turn, began, now, at = next(starts), -1, 0, 0
+    boundary, began, blocks, at = next(starts), -1, 0, 0
     for number, (addr, kind, size, *_) in enumerate(columns(trace)):
         while at < len(events) and events[at]["at"] <= number:
             happen(events[at])
             at += 1
-        if kind == FETCH and now >= turn:
+        if kind == FETCH and blocks >= boundary:
             if began < 0:
-                began, turn = len(chosen), turn + length
+                began, boundary = len(chosen), boundary + length
             else:
                 found.append((began, len(chosen)))
-                began, turn = -1, next(starts)
+                began, boundary = -1, next(starts)
         keep = began >= 0 or kind not in {LOAD, STORE, FETCH}
         for page in range(addr >> 12, (addr + size - 1 >> 12) + 1):
             if kind in {LOAD, STORE, FETCH} and (kind, page) not in seen:
                 keep = True
                 if mix(page ^ mix(seed)) >= int(rate * 2**64):
                     seen.add((kind, page))
-        now += kind == FETCH
+        blocks += kind == FETCH
         if keep:
             chosen.append(number)
     return chosen, found
@@ -167,7 +167,6 @@ def both(program: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 def test_a_sample_equals_a_filtered_whole_capture(
     program: Path, tmp_path: Path, fetch: bool, rate: float
 ) -> None:
-    """Records, gaps, events and counts are equal."""
     seed, command = 7, [program, "9000" if rate == 0.1 else "40000"]
     whole = capture.run(command, tmp_path / "whole.trace").path
     taken = capture.run(

@@ -82,7 +82,7 @@ def stores_of(trace: Path) -> Counter[int]:
 
 
 def test_records_have_the_physical_addresses_of_the_guest(recorded: tuple[Path, str]) -> None:
-    """Each page has the program's stores to it, including those from the page before."""
+    """Stores that cross into a page count for it too."""
     trace, console = recorded
     places = [int(at, 16) for at in re.findall(r"^page \d+ at ([0-9a-f]+)", console, re.M)]
     assert len(places) == PAGES
@@ -197,7 +197,6 @@ def test_an_aarch64_machine_is_recorded(nearfar: Run, tmp_path: Path) -> None:
 def test_a_sample_of_a_machine_has_all_references_to_its_pages(
     nearfar: Run, program: Path, tmp_path: Path
 ) -> None:
-    """The program touches every page; sampled pages have all of its references."""
     fetched("x86_64")
     trace = tmp_path / "vm.trace"
     options = ("--vm-image", "debian", "--by-task", "--sample", "25%", "--put", program)

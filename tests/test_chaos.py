@@ -20,7 +20,6 @@ CASES = [case.name for case in chaos.cases() if not case.slow]
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.long("kills at random points")
 def test_a_command_killed_at_random_points_loses_nothing(case: str) -> None:
-    """No result is lost or half-written, and the command can run again."""
     script = Path(chaos.__file__)
     command = [sys.executable, str(script), "--rounds", "2", "--seed", "1", case]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)

@@ -44,7 +44,7 @@ def _paging(trace: Path, **options: Any) -> Rows:
 
 
 def _trace_rows(trace: Path) -> Rows:
-    """A row for each column of a trace, with a digest of its values, not of the files' bytes."""
+    """A row for each column of a trace, with a digest of its values."""
     import pyarrow.parquet
 
     found: Rows = []
@@ -205,7 +205,6 @@ def test_a_digest_changes_with_a_value_and_not_with_a_new_column() -> None:
 
 
 def record() -> None:
-    """Record every case again."""
     found = {}
     for case, run in CASES.items():
         rows = run()

@@ -217,12 +217,12 @@ def test_qemu_accepts_the_options_after_a_guests_own(
 # --- sysfs, systemd, hugetlb: on a folder; on a kernel in test_emit_guest.py
 
 
-def thp_folder(root: Path, size: int, own: str, of_all: str) -> Path:
+def thp_folder(root: Path, size: int, own: str, global_switch: str) -> Path:
     """Write a page size's switch and the global one; returns the former."""
     file = root / str(THP).lstrip("/") / f"hugepages-{size // 1024}kB" / "enabled"
     file.parent.mkdir(parents=True)
     file.write_text(own + "\n")
-    (file.parents[1] / "enabled").write_text(of_all + "\n")
+    (file.parents[1] / "enabled").write_text(global_switch + "\n")
     return file
 
 
@@ -247,7 +247,7 @@ INHERIT = "always [inherit] madvise never"
 
 
 @pytest.mark.parametrize(
-    ("own", "of_all", "after"),
+    ("own", "global_switch", "after"),
     [
         (NEVER, "always [madvise] never", "madvise"),
         (INHERIT, "always madvise [never]", "madvise"),
@@ -258,9 +258,9 @@ INHERIT = "always [inherit] madvise never"
 )  # fmt: skip
 @pytest.mark.parametrize("kind", ["sysfs", "systemd"])
 def test_transparent_pages_are_allowed_where_they_are_off(
-    tmp_path: Path, kind: str, own: str, of_all: str, after: str
+    tmp_path: Path, kind: str, own: str, global_switch: str, after: str
 ) -> None:
-    file = thp_folder(tmp_path, 65536, own, of_all)
+    file = thp_folder(tmp_path, 65536, own, global_switch)
     text = emit.emit(kind, row(65536, "mthp"))
     started(tmp_path, text)
     assert file.read_text() == after + "\n"

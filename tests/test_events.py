@@ -82,7 +82,6 @@ class Run:
         return found
 
     def named(self, *kinds: str) -> list[dict[str, Any]]:
-        """Events of these kinds."""
         return [event for event in self.events if event["event"] in kinds]
 
     def touches(self, addr: int, kind: str = STORE) -> list[int]:
@@ -90,7 +89,7 @@ class Run:
         return self._places.get((addr, kind), [])
 
     def at(self, kind: str, addr: int) -> list[int]:
-        """Record numbers at which events of a kind happen that begin at an address."""
+        """Record numbers of the events of a kind that begin at an address."""
         return [e["at"] for e in self.events if (e["event"], e["addr"]) == (kind, addr)]
 
 
@@ -444,8 +443,7 @@ def test_idle_events_count_time_in_which_no_thread_runs(
         return sum(e["to"] for e in events if at[first] < e["at"] <= at[last])
 
     assert idle(0, 1) >= 20_000_000 and idle(2, 3) == 0
-    # A recorded child counts as running until its death is noticed, an unrecorded one perhaps for
-    # ever.
+    # A child counts as running until its death is noticed, an unrecorded one perhaps for ever.
     assert (idle(4, 5) >= 20_000_000) == follow
 
 

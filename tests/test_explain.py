@@ -190,7 +190,7 @@ def test_tlb_misses_by_region_are_those_of_a_plain_lru_loop(trace: Path, tmp_pat
 def test_the_kernel_s_share_is_that_of_a_plain_loop(
     tmp_path: Path, nearfar: Run, machine: str
 ) -> None:
-    """They share no page, so the kernel's share of first touches is its share of pages."""
+    """It shares no page with programs, so its share of first touches is its share of pages."""
     lines = ["addr,kind"]
     for number in range(4000):
         # The programs use 30 pages, the kernel 10 others, for one reference in four.

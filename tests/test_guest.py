@@ -219,7 +219,7 @@ def pretended(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 #: Enters the folder of the serial ports' files, found in QEMU's command line.
-FOLDER = 'for word; do case $word in file:*) cd "$(dirname "${word#file:}")"; esac; done'
+ENTER_FOLDER = 'for word; do case $word in file:*) cd "$(dirname "${word#file:}")"; esac; done'
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_guest_that_fails_is_one_line(
 ) -> None:
     if does.startswith("exec"):
         monkeypatch.setattr("nearfar.guest.boot.BOOT_SECONDS", 0.0)
-    script(pretended, f"{FOLDER}\n{does}")
+    script(pretended, f"{ENTER_FOLDER}\n{does}")
     with pytest.raises(NearfarError) as caught:
         Guest("x86_64").run(["true"], out=tmp_path / "out")
     assert (str(caught.value), caught.value.exit_code) == (said, code)
@@ -271,7 +271,7 @@ def test_a_guest_that_fails_is_one_line(
 def test_a_wrapper_command_may_start_qemu(pretended: Path, scratch: Path, tmp_path: Path) -> None:
     script(
         pretended,
-        f"{FOLDER}\nprintf 'begin\\nexit 4\\nend\\n' > result; echo ran >> {tmp_path}/seen",
+        f"{ENTER_FOLDER}\nprintf 'begin\\nexit 4\\nend\\n' > result; echo ran >> {tmp_path}/seen",
     )
     first = ("sh", "-c", f'echo first > {tmp_path}/seen; exec "$@"', "sh")
     assert Guest("x86_64", start=first).run(["true"]).exit_code == 4
@@ -412,7 +412,7 @@ def mirror(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 def apt_calls(mirror: Path) -> list[str]:
-    """The arguments of apt's calls since the last use of this function."""
+    """The arguments of apt's calls; clears the log."""
     path = mirror / "asked"
     words = [line.rpartition("status ")[2] for line in path.read_text().splitlines()]
     path.write_text("")

@@ -137,7 +137,6 @@ def test_the_range_of_spare_frames_is_tried_in_quarters() -> None:
 
 
 def test_recorded_figures_come_from_the_cells() -> None:
-    """Every figure of the record is recomputed from its counts and predictions."""
     made = [row.to_dict() for row in kernel_faults.rows(RECORD["cells"])]
     assert json.loads(json.dumps(made)) == RECORD["rows"]
     changed = json.loads(json.dumps(RECORD["cells"]))
