@@ -23,7 +23,7 @@ import pytest
 from conftest import HANG
 
 FLAGS = [
-    "--no-sandbox",  # it needs a user namespace, which root in a container may not make
+    "--no-sandbox",  # the sandbox needs a user namespace, which a container may forbid
     "--disable-gpu",
     "--disable-background-networking",
     "--disable-component-update",
@@ -83,7 +83,7 @@ def opened(
 
 
 def settled(page: Any) -> None:
-    """Wait until nothing in the page has changed for ten frames: charts redraw in promises."""
+    """Wait until the page has not changed for ten frames: charts redraw asynchronously."""
     page.evaluate(
         """new Promise(done => {
           let quiet = 0;
@@ -102,7 +102,7 @@ def settled(page: Any) -> None:
 
 @functools.cache
 def _browser() -> Any:
-    """One Chromium for all tests of a process; each has a context of its own."""
+    """One Chromium for all tests of a process."""
     executable = chromium()
     from playwright.sync_api import sync_playwright
 
@@ -112,7 +112,7 @@ def _browser() -> Any:
 
 
 def untidy(page: Any) -> list[str]:
-    """What is wrong with the layout of a page: cut, overlapping, split over lines, or JSON."""
+    """Defects of a page's layout, such as cut or overlapping text, or raw JSON."""
     found: list[str] = page.evaluate(_UNTIDY)
     return found
 
@@ -122,7 +122,7 @@ _UNTIDY = r"""() => {
   const seen = (e) => e.checkVisibility({ opacityProperty: true, visibilityProperty: true });
   const short = (text) => text.trim().slice(0, 60);
   if (document.documentElement.scrollWidth > innerWidth) found.push("wider than the window");
-  // A number and its unit.
+  // A number and its unit stay on one line.
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   const range = document.createRange();
   const unit = "(?:\\u00a0?(?:%|ns|\\u00b5s|ms|[KMGT]iB|s|B))?";

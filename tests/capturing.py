@@ -41,6 +41,7 @@ def records(trace: Path) -> pa.Table:
 
 
 def columns(trace: Path) -> list[tuple[Any, ...]]:
+    """Address, kind, size, thread and gap (instructions since the last record) of each record."""
     table = records(trace)
     names = ["addr", "kind", "size", "thread", "instr"]
     return list(zip(*(table[name].to_pylist() for name in names), strict=True))
@@ -57,6 +58,7 @@ def info(trace: Path) -> dict[str, Any]:
 
 
 def nearfar(*words: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run ``nearfar capture``."""
     return subprocess.run(
         [*NEARFAR, "capture", *map(str, words)],
         capture_output=True,
@@ -105,7 +107,7 @@ AARCH64_LOOP = struct.pack(
 
 
 def aarch64_program(code: bytes = AARCH64_LOOP, memory: int = 0) -> bytes:
-    """A static ELF of this code; ``memory``: bytes of its segment, writable if not 0."""
+    """A static ELF of this code; with ``memory``, its segment is writable and has so many bytes."""
     base = 0x400000
     head = b"\x7fELF\x02\x01\x01" + bytes(9)
     head += struct.pack("<HHIQQQIHHHHHH", 2, 183, 1, base + 120, 64, 0, 0, 64, 56, 1, 0, 0, 0)

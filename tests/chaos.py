@@ -165,7 +165,7 @@ def _exists(command: str) -> bool:
 
 
 def _dinero(folder: Path) -> Path:
-    """References for `import`, also the input file of captured programs."""
+    """A Dinero trace, the input of `import` and of captured programs."""
     path = folder / "in.din"
     if folder.is_dir() and not path.exists():
         draw = random.Random(1)
@@ -214,7 +214,7 @@ def content(path: Path) -> dict[str, bytes] | None:
 
 
 def check_said(ended: Ended) -> None:
-    """One error at most, and no traceback: every line is nearfar's."""
+    """Check that standard error has at most one error, and that every line is nearfar's."""
     lines = [line for line in ended.said.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("nearfar: error: ")]
     if len(errors) > 1 or not all(line.startswith("nearfar: ") for line in lines):
@@ -348,7 +348,6 @@ def full_disk(case: Case, folder: Path) -> str:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder, if it is there."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -356,7 +355,7 @@ def remove(path: Path) -> None:
 
 
 def preload() -> None:
-    """Import what commands import, so that kills hit their work; modules that start no threads."""
+    """Import the commands' modules, none of which starts threads, so that kills hit later work."""
     import nearfar.advise
     import nearfar.cli._application
     import nearfar.numa
@@ -367,7 +366,7 @@ def preload() -> None:
 
 
 def main() -> int:
-    """Run the cases that are named, or all."""
+    """Run the named cases, or all."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     known = {case.name: case for case in cases()}
     names = [*known, "run"]

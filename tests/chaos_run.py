@@ -114,7 +114,7 @@ class Round:
         return victim
 
     def wait(self) -> dict[int, int]:
-        """Wait until all processes end; exit codes of this process's children and orphans."""
+        """Wait until all processes end; returns exit codes of children and adopted orphans."""
         codes = {}
         end = time.monotonic() + ends.PATIENCE
         while True:
@@ -175,7 +175,7 @@ class Round:
 def rounds(folder: Path, number: int, seed: int, far: str | None) -> Iterator[tuple[str, bool]]:
     """A line for each round, and whether its checks passed; the first round kills nothing."""
     program = folder / "ends"
-    # Once the launcher is killed, new processes are not managed: they would wait 20 s in vain.
+    # Processes that begin after the launcher's death would wait 20 s in vain for far pages.
     flags = ["-O1", "-pthread", "-DPATIENCE=2"]
     subprocess.run(["cc", *flags, "-o", program, ends.SOURCE], check=True)
     work = folder / "work"
@@ -206,7 +206,7 @@ def rounds(folder: Path, number: int, seed: int, far: str | None) -> Iterator[tu
 
 
 def main(number: int, seed: int, far: str | None) -> int:
-    """Run that many rounds; 1 if a check failed."""
+    """Run ``number`` rounds; returns 1 if a check failed."""
     if shutil.which("cc") is None:
         print("run: no C compiler", flush=True)
         return 0

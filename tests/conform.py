@@ -3,8 +3,8 @@
 A case of ``data/conform.toml`` is a test program. It runs in several worlds: ``bare``; under
 ``nearfar run`` with two policies and three far tiers; under ``qemu``; under ``nearfar capture``,
 whose trace is then verified. A world passes if the program ends with the exit code and verdicts of
-the reference world: bare, or QEMU without nearfar. The same file lists known differences with their
-reasons. A difference that is not listed fails, and so does a listed one that no longer occurs.
+the reference world: bare, or QEMU without nearfar. ``data/conform.toml`` also lists known
+differences. A difference that is not listed fails, and so does a listed one that no longer occurs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FAR = ("zstd", "shm", "file")
 RUNS = tuple(f"run {policy} {far}" for policy in POLICIES for far in FAR)
 #: Each policy and each far tier once or twice, for slow cases.
 FEW_RUNS = ("run tpp zstd", "run ssp shm", "run ssp file")
-#: The reference world by world.
+#: The reference of each world.
 REFERENCE = {**dict.fromkeys(RUNS, "bare"), "capture": "qemu"}
 WORLDS = ("bare", *RUNS, "qemu", "capture")
 
@@ -50,11 +50,11 @@ VERDICT = r"(?i)\b(ok|pass(ed)?|fail(ed|ure)?|skip|success\w*|error|invalid|cann
 #: ``Case.keep`` of stress-ng, which prints `error` also of system calls that ought to fail.
 STRESSED = r"fail:|error:|run completed|skipp"
 
-#: Records of a trace; a longer one would verify nothing more.
+#: Record limit of a trace; more records would verify nothing further.
 MAX_REFS = 2_000_000
 
-#: Delays system calls that change mappings: `nearfar run` finds new mappings after tens of
-#: milliseconds, when most of these programs would have ended.
+#: Delays system calls that change mappings by 50 ms each, because `nearfar run` finds new mappings
+#: only after tens of milliseconds.
 PACED = (
     "strace -f -o {null} -e trace=mmap,mremap,brk,madvise "
     "-e inject=mmap,mremap,brk:delay_exit=50000"
@@ -76,7 +76,7 @@ class Case:
         slow: of ``nearfar run``'s worlds, runs only in :data:`FEW_RUNS`.
         paced: under ``nearfar run``, also runs with :data:`PACED`.
         alone: changes settings of the machine, so no other case may run.
-        quick: a part of ``make test-long``.
+        quick: also runs in ``make test-long``.
     """
 
     name: str
@@ -91,12 +91,10 @@ class Case:
     quick: bool = False
 
     def words(self, tmp: Path) -> list[str]:
-        """Program and arguments."""
         places = {"selftests": conform_build.folder(), "tmp": tmp, "null": os.devnull}
         return [word.format_map(places) for word in self.command.split()]
 
     def runs_in(self, world: str) -> bool:
-        """Whether the case runs in this world."""
         if self.slow and world in RUNS and world not in FEW_RUNS:
             return False
         return any(fnmatch.fnmatch(world, mask) for mask in self.worlds)
@@ -112,7 +110,6 @@ class Known:
     sometimes: bool = False
 
     def is_of(self, cell: Cell) -> bool:
-        """Whether the difference is of this cell."""
         return fnmatch.fnmatch(cell.case, self.case) and fnmatch.fnmatch(cell.world, self.world)
 
 
@@ -163,7 +160,7 @@ def load(path: Path = DATA) -> tuple[list[Case], list[Known]]:
                 replace(case, name=f"{case.name}, paced", command=command, worlds=("run *",))
             )
     for name, options in data["stress-ng"].items():
-        # Bound by operations: a stressor that does not finish them before the timeout hangs.
+        # Its number of operations ends a stressor before -t does, unless it hangs.
         command = f"stress-ng -t 600 --verify {options}"
         worlds = ("run *",) if name in data["not-in-qemu"] else ("*",)
         case = Case(f"stress-ng {name}", command, STRESSED, timeout=90, worlds=worlds, slow=True)
@@ -174,7 +171,7 @@ def load(path: Path = DATA) -> tuple[list[Case], list[Known]]:
 def compared(output: str, keep: str) -> list[str]:
     """The lines that are compared, without addresses, process ids and durations."""
     output = re.sub(r"\x1b\[[0-9;]*m", "", output)
-    # Progress, of which backspaces wipe out each step.
+    # Progress is erased by backspaces.
     while "\b" in output:
         output = re.sub(r"[^\n\b]\x08|^\x08", "", output, flags=re.MULTILINE)
     lines = (line.strip() for line in output.splitlines() if re.search(keep, line))
@@ -184,7 +181,7 @@ def compared(output: str, keep: str) -> list[str]:
 
 
 def _end(session: int) -> None:
-    """Kill the rest of a session, because a failed test may leave children."""
+    """Kill all processes of a session: a failed test may leave children."""
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             if os.getsid(int(entry.name)) == session:
@@ -321,7 +318,6 @@ def wrong(found: Sequence[Cell], known: Sequence[Known]) -> list[str]:
 
 
 def details(cell: Cell, reference: Cell) -> str:
-    """The differences of a cell from its reference."""
     lines = [f"{cell.case}, {cell.world}: exit {cell.exit}, {reference.world} {reference.exit}"]
     lines += [f"  nearfar: {cell.why}"] if cell.why else []
     changes = difflib.unified_diff(reference.lines, cell.lines, lineterm="", n=0)
@@ -329,7 +325,7 @@ def details(cell: Cell, reference: Cell) -> str:
 
 
 def table(found: Sequence[Cell]) -> str:
-    """Every cell: a row for each case."""
+    """The cells as a table, with a row for each case."""
     by_case: dict[str, dict[str, str]] = {}
     for cell in found:
         by_case.setdefault(cell.case, {})[cell.world] = cell.word

@@ -11,7 +11,7 @@ from pathlib import Path
 CACHE = Path(__file__).resolve().parents[1] / "build" / "conform"
 SOURCES = Path("/usr/src")
 
-#: What the tests are compiled from. The kernel's headers are those of Debian's linux-libc-dev.
+#: Sources of the tests; kernel headers come from Debian's linux-libc-dev.
 _NEEDED = ("tools/testing/selftests/", "tools/include/", "include/vdso/", "mm/", "lib/test_hmm")
 
 
@@ -22,7 +22,6 @@ def folder() -> Path:
 
 
 def is_built() -> bool:
-    """Whether the selftests are built."""
     return (CACHE / "built").exists()
 
 

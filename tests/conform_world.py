@@ -12,7 +12,6 @@ from typing import Any
 
 
 def run(words: list[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Under ``nearfar run``."""
     from nearfar import live
 
     done = live.run(words, **options)
@@ -20,7 +19,7 @@ def run(words: list[str], options: dict[str, Any]) -> dict[str, Any]:
 
 
 def capture(words: list[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Under ``nearfar capture``; the whole trace is verified."""
+    """Also verifies the trace."""
     from nearfar import capture as capturing
     from nearfar.info import info
 

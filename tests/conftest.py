@@ -21,8 +21,7 @@ from forks import HANG
 
 DATA = Path(__file__).parent / "data"
 
-# Tests started in the background ignore SIGINT, and their children would inherit that, which would
-# break the tests of Ctrl-C.
+# A shell's background jobs ignore SIGINT, and so would their children: tests of Ctrl-C would fail.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests do not read the user's configuration, which may hold a measured machine.
@@ -157,12 +156,12 @@ _SERVERS: list[int] = []
 
 
 def _processor_seconds() -> float:
-    """Of this process, its ended children, and the commands of its command servers."""
+    """Processor time of this process, its ended children, and the commands of its servers."""
     used = os.times()
     forked = 0
     for server in _SERVERS:
         words = Path(f"/proc/{server}/stat").read_text().rpartition(") ")[2].split()
-        forked += sum(map(int, words[11:15]))
+        forked += sum(map(int, words[11:15]))  # utime, stime, cutime, cstime
     ticks = os.sysconf("SC_CLK_TCK")
     return used.user + used.system + used.children_user + used.children_system + forked / ticks
 

@@ -80,7 +80,6 @@ class Ended:
     reports: Reports
 
     def reasons(self) -> list[str]:
-        """Unusual lines of standard error."""
         return reasons(self.said)
 
 

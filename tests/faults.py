@@ -103,7 +103,7 @@ def once(case: Case, folder: Path, kind: str, number: int) -> tuple[chaos.Ended,
 
 
 def check(case: Case, folder: Path, ended: chaos.Ended, expected: dict[str, bytes] | None) -> None:
-    """Check the end and the result of a command of which one call failed."""
+    """Check the exit code and result of a command of which one call failed."""
     chaos.check_said(ended)
     path = folder / case.result
     left = chaos.content(path)
@@ -151,7 +151,7 @@ def attack(case: Case, kind: str, folder: Path, most: int) -> Iterator[str]:
 
 
 def main() -> int:
-    """Attack the cases and kinds that are named, or all."""
+    """Attack the named cases and kinds, or all."""
     known = [case.name for case in cases()]
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--most", type=int, default=0, help="calls of a kind that fail [all]")

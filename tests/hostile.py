@@ -197,7 +197,7 @@ def broken(name: str, data: bytes, folder: Path) -> str | None:
         if len(lines[0]) > 4000:
             return f"an error of {len(lines[0])} characters"
     except OSError:
-        pass  # The command line says which file, in one line.
+        pass  # the command line reports it in one line
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:200]}"
     return None

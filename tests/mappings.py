@@ -50,7 +50,6 @@ def up(address: int) -> int:
 
 
 def apply(spaces: dict[int, Space], event: dict[str, Any], process: int) -> None:
-    """Apply one event of a thread of ``process``."""
     space = spaces.setdefault(process, Space())
     start, end = event["addr"], event["addr"] + event["length"]
     match event["event"]:

@@ -1,6 +1,6 @@
 """Run the notebooks of examples/notebooks; as a program (``make notebooks``), store their outputs.
 
-A stored chart is an image, which needs no script to be seen.
+Charts are stored as images, which show without scripts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nbformat import NotebookNode
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "examples" / "notebooks").glob("*.ipynb"))
 IMAGES = "import altair\naltair.renderers.enable('png', ppi=72)"
-#: The kinds of output to store; Altair's specification and scripts are left out.
+#: The kinds of output to store: not Altair's specification and scripts.
 KINDS = ("image/png", "text/html", "text/plain")
 
 
@@ -44,7 +44,7 @@ def run(path: Path, folder: Path, timeout: float) -> NotebookNode:
 
 
 def kinds(book: NotebookNode) -> list[list[list[str]]]:
-    """The kinds of each output of each code cell."""
+    """The kinds of each output, by code cell."""
     return [
         [sorted(output.get("data", {"stream": ""})) for output in cell.outputs]
         for cell in book.cells
@@ -53,7 +53,6 @@ def kinds(book: NotebookNode) -> list[list[list[str]]]:
 
 
 def main() -> None:
-    """Run all notebooks and store their outputs."""
     for path in NOTEBOOKS:
         with tempfile.TemporaryDirectory() as folder:
             book = run(path, Path(folder), 600)

@@ -25,7 +25,7 @@ def run(file: Path, step: str, command: list[str]) -> int:
 
 
 def report(file: Path, minutes: float) -> str:
-    """What the steps used, line by line, and in all."""
+    """Processor time of all steps together, then of each."""
     steps = [line.split(maxsplit=1) for line in file.read_text(encoding="utf-8").splitlines()]
     lines = [f"  {float(seconds) / 60:5.1f} min  {step}" for seconds, step in steps]
     used = sum(float(seconds) for seconds, _ in steps) / 60
@@ -35,7 +35,6 @@ def report(file: Path, minutes: float) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Run a step, or report what all of them used."""
     file = Path(words[1])
     if words[0] == "run":
         return run(file, words[2], words[3:])

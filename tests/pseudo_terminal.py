@@ -10,7 +10,7 @@ from conftest import until
 
 
 class Terminal:
-    """A command at a terminal, and what it has printed there so far."""
+    """A command at a terminal, and what it has printed so far."""
 
     def __init__(self, words: list[str]) -> None:
         self.text = b""
@@ -31,7 +31,7 @@ class Terminal:
         os.close(self.main)
 
     def read(self) -> bytes:
-        """All that was printed so far."""
+        """All that the command has printed so far."""
         try:
             while more := os.read(self.main, 65536):
                 self.text += more

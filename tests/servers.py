@@ -78,7 +78,7 @@ def until(condition: Callable[[], object], at: Server | None, what: str) -> None
 
 
 def gone(pid: int) -> None:
-    """Wait until a process ends that is not our child."""
+    """Wait until a process ends that need not be a child of this one."""
     until(lambda: not alive(pid), None, f"process {pid} ends")
 
 
@@ -93,7 +93,7 @@ class Redis:
 
     @staticmethod
     def words(folder: Path) -> list[str]:
-        """The command of such a server."""
+        """The command that starts such a server."""
         options = "--port 0 --save --appendonly no --enable-debug-command yes --unixsocket"
         log = ["--logfile", str(folder / "log"), "--dir", str(folder)]
         return ["redis-server", *options.split(), str(folder / "socket"), *log]

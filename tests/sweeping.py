@@ -51,7 +51,6 @@ def sweep_here(*words: Any, **options: Any) -> SweepResult:
 
 
 def swept(folder: Path) -> SweepResult:
-    """Run the sweep of :func:`lay_out`."""
     return sweep_here(lay_out(folder) / "study.toml", folder / "made")
 
 
@@ -63,7 +62,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 def stand_still(
     folder: Path, monkeypatch: pytest.MonkeyPatch, module: str, function: str, files: str, most: int
 ) -> None:
-    """Make a function of commands wait while over ``most`` of ``files``, and no ``go``, exist."""
+    """Make ``function`` wait in commands while over ``most`` ``files`` exist and no file ``go``."""
     (folder / "sitecustomize.py").write_text(
         f"import functools, pathlib, time, {module} as m\n"
         f"run, here = m.{function}, pathlib.Path(__file__).parent\n"

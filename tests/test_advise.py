@@ -41,8 +41,7 @@ GNUGO = DATA / "captures" / "gnugo.trace"
 GZIP = DATA / "captures" / "gzip.trace"
 SET = {"dram.local.read_latency": "60ns"}
 SIZES = [512 << k for k in range(13)]
-#: The first keys of a row, in order.
-KEYS = [
+FIRST_KEYS = [
     "vm", "workload", "memory_fraction", "storage", "advised_page_bytes", "settable_page_bytes",
     "predicted_ns", "simulated_ns", "baseline_4k_ns", "gain", "regret", "best_page_bytes",
 ]  # fmt: skip
@@ -50,14 +49,14 @@ KEYS = [
 
 @pytest.fixture(scope="session")
 def captured() -> dict[str, list[dict[str, Any]]]:
-    """Rows of the paging study of both captures, priced on one machine."""
+    """Rows of the paging study of both captures on one machine."""
     return {
         trace.stem: paging(trace, machine="optane-ssd", memory="10%,50%,100%").rows
         for trace in (GNUGO, GZIP)
     }
 
 
-def one(rows: list[dict[str, Any]], fraction: float, storage: str) -> list[dict[str, Any]]:
+def rows_at(rows: list[dict[str, Any]], fraction: float, storage: str) -> list[dict[str, Any]]:
     return [r for r in rows if r["memory_fraction"] == fraction and r["storage"] == storage]
 
 
@@ -69,10 +68,10 @@ def costs(machine: str, storage: str, sizes: list[int] = SIZES) -> Costs:
 
 
 @pytest.mark.parametrize("tlb", ["64", "16+512x4"])
-def test_costs_equal_the_engines(tlb: str) -> None:
+def test_costs_equal_those_of_the_engine(tlb: str) -> None:
     rows = paging(GZIP, machine="optane-ssd", memory="30%", tlb=tlb).rows
     for storage in ("optane-ssd", "optane-pmem"):
-        own = one(rows, 0.3, storage)
+        own = rows_at(rows, 0.3, storage)
         translation, data = costs("optane-ssd", storage).exact(points_of(own))
         assert translation == pytest.approx([r["translation_ns"] for r in own], rel=1e-12)
         assert data == pytest.approx([r["data_ns"] for r in own], rel=1e-12)
@@ -112,7 +111,7 @@ def test_predictions_are_finite_and_exact_at_known_sizes(
     assert (error is None) == (len(known) < 4)
 
 
-def test_the_papers_forms_are_used_where_they_fit() -> None:
+def test_the_papers_formulas_are_used_where_they_fit() -> None:
     price = costs("desktop-nvm", "nvm-10x")
     kib = np.array(SIZES) / 1024
     misses = 0.02 * kib**-0.7
@@ -142,10 +141,9 @@ def test_where_frames_equal_tlb_entries_the_fault_rate_is_the_tlb_miss_rate() ->
 
 
 def test_sizes_are_chosen_without_the_rates_of_other_sizes(captured: dict[str, Any]) -> None:
-    """Absurd rates at the other sizes do not change the choice."""
     for fraction in (0.1, 0.5, 1.0):
         for storage in ("optane-ssd", "optane-pmem"):
-            rows = one(captured["gnugo"], fraction, storage)
+            rows = rows_at(captured["gnugo"], fraction, storage)
             known = {p.page_bytes: p for p in points_of(rows)}
             memory = rows[0]["memory_bytes"]
             price = costs("optane-ssd", storage)
@@ -192,8 +190,8 @@ def test_times_of_a_row_are_those_of_the_paging_study(captured: dict[str, Any]) 
     result = advise([GNUGO, GZIP], memory="10%,50%,100%", machine=["optane-ssd"], min_gain=0.0)
     assert len(result.rows) == 12
     for row in result.rows:
-        assert list(row)[: len(KEYS)] == KEYS
-        own = one(captured[row["workload"]], row["memory_fraction"], row["storage"])
+        assert list(row)[: len(FIRST_KEYS)] == FIRST_KEYS
+        own = rows_at(captured[row["workload"]], row["memory_fraction"], row["storage"])
         times = {r["page_bytes"]: r["total_ns"] for r in own}
         best = min(times.values())
         assert times[row["best_page_bytes"]] == pytest.approx(best)
@@ -251,7 +249,7 @@ def test_the_advised_size_is_mapped_to_sizes_that_a_kernel_can_set() -> None:
 
 
 def test_regret_is_scored_by_leaving_each_size_out() -> None:
-    """If the model is shown every size, each is predicted by a run without that size."""
+    """A model that is given every size is scored by its prediction of each from the others."""
     options: Any = {"memory": "30%", "machine": "desktop-hdd"}
     (row,) = advise([GNUGO], **options).rows
     assert row["largest_error"] == pytest.approx(0), "the bridge passes through what it is shown"
@@ -306,7 +304,6 @@ def test_evaluation_equals_figures_by_hand() -> None:
 
 def test_storages_are_compared_on_the_usual_machine(tmp_path: Path) -> None:
     rows = advise(GNUGO, memory="60%", storage=["optane-ssd", "hdd"]).rows
-    # One machine, so that the storages alone differ.
     assert [(row["machine"], row["storage"]) for row in rows] == [
         ("nvme", "optane-ssd"),
         ("nvme", "hdd"),
@@ -390,7 +387,7 @@ def test_a_bad_fleet_is_an_error_of_one_line(tmp_path: Path, text: str, message:
 
 @settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_fleet_or_an_error(
+def test_random_bytes_are_refused_as_a_fleet(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "fleet.toml"
@@ -414,7 +411,7 @@ def test_output_formats_agree(nearfar: Run, tmp_path: Path) -> None:
 
     words = ["advise", GNUGO, "--memory", "60%", "--machine", "optane-ssd"]
     rows = json.loads(nearfar(*words, "--format", "json").stdout)["rows"]
-    assert list(rows[0])[: len(KEYS)] == KEYS
+    assert list(rows[0])[: len(FIRST_KEYS)] == FIRST_KEYS
     answer = list(csv.DictReader(io.StringIO(nearfar(*words, "--format", "csv").stdout)))
     assert [float(r["predicted_ns"]) for r in answer] == [r["predicted_ns"] for r in rows]
     out = tmp_path / "out"

@@ -32,7 +32,6 @@ def row() -> dict[str, Any]:
 
 
 def test_regions_are_those_of_explain(row: dict[str, Any], tmp_path: Path) -> None:
-    """Advice equals a paging study whose run folder is explained."""
     sizes = [point["page_bytes"] for point in row["curve"]]
     study = paging(GRAPH, view="machine", machine="zen4-vm", nested="4K", memory="100%",
                    page_sizes=sizes, storage="disk")  # fmt: skip
@@ -49,11 +48,11 @@ def test_a_size_whose_pages_do_not_fit_into_the_region_is_not_advised(row: dict[
     assert larger
     for one in larger:
         assert one["added_bytes"] >= 0 and one["resident_bytes"] >= one["page_bytes"]
-    # By page size: time, and bytes of the region in whole pages. 2 MiB saves most, but has none.
+    # Time, and bytes in whole pages, by page size: the region has no whole page of 2 MiB.
     times = {4096: (10.0, 512 << 10), 65536: (6.0, 576 << 10), 131072: (5.0, 512 << 10),
              2 * MIB: (1.0, 0)}  # fmt: skip
     assert [one["page_bytes"] for one in _sized("r", times, 100.0) if one["advised"]] == [131072]
-    # A region of 8 KiB holds no page of 64 KiB.
+    # The region has 8 KiB.
     times = {4096: (10.0, 8 << 10), 65536: (6.0, 8 << 10)}
     assert [one["page_bytes"] for one in _sized("r", times, 100.0) if one["advised"]] == [4096]
 
@@ -126,7 +125,7 @@ def test_memory_is_advised_for_each_machine_and_storage() -> None:
 
 def test_guest_memory_includes_the_guests_system() -> None:
     (row,) = advise(GRAPH, memory="64MiB", set_memory=True, whole=True).rows
-    # 64 MiB, the bloat of larger pages, 256 MiB, and 1/64 of the total, rounded up to 256 MiB.
+    # 64 MiB, bloat, 256 MiB, and 1/64 of the total, rounded up to a multiple of 256 MiB.
     assert row["guest_memory_bytes"] == 512 * MIB
     program = units.size(64 * MIB + row["bloat_bytes"])
     assert row["bloat_bytes"] > 0 and f"512 MiB: {program} for the program, 256 MiB" in row["why"]

@@ -51,7 +51,7 @@ def advice(trace: Path, **options: Any) -> dict[str, Any]:
 def test_a_trace_of_a_virtual_machine_has_no_nested_pages(
     walk: Path, tmp_path: Path, nearfar: Run
 ) -> None:
-    """Its pages are the host's, so the host's page size limits no TLB entry."""
+    """A page of such a trace is a host page, so no nested page size limits TLB entries."""
     trace = tmp_path / "vm.trace"
     shutil.copytree(walk, trace)
     info = json.loads((trace / "trace.json").read_text())
@@ -80,7 +80,7 @@ def test_advice_is_the_size_of_least_time_in_the_paging_study(walk: Path) -> Non
     assert row["fitted_page_bytes"] == SETTABLE
     fastest = min(times, key=lambda size: times[size])
     assert row["model_page_bytes"] == fastest and row["model"] == "machine"
-    # The smallest size whose gain is within 5 points of the fastest.
+    # The smallest size whose gain is within 5 points of the fastest size's.
     best = min(s for s, time in times.items() if (time - times[fastest]) / times[4096] <= 0.05)
     assert row["advised_page_bytes"] == row["settable_page_bytes"] == best > 4096
     assert row["predicted_ns"] == row["simulated_ns"] == pytest.approx(times[best])
@@ -152,7 +152,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def gaining(rows: list[dict[str, Any]], gain: float) -> list[Any]:
-    """The rows with times of which 64 KiB gains this share and other sizes nothing."""
+    """The rows with times by which 64 KiB gains the share ``gain``, and other sizes nothing."""
     times = {4096: 100.0, 65536: 100.0 * (1 - gain)}
     return [
         {

@@ -52,8 +52,8 @@ def test_a_type_checker_finds_misspelt_options_and_columns(tmp_path: Path) -> No
         "nearfar.paging('a.trace', page_size='4K')\n"
         "print(found.rows[0]['tlb_miss'])\n"
     )
-    # The cache of `make lint` has nearfar's modules. It keeps errors with the path of the script,
-    # which is relative here to be the same in each run.
+    # The cache of `make lint` has nearfar's modules. It keeps errors by path of the script, so
+    # the path is relative to be the same in each run.
     flags = ["--strict", "--no-error-summary", "--config-file", ROOT / "pyproject.toml"]
     flags += ["--cache-dir", ROOT / ".mypy_cache"]
     command = [sys.executable, "-m", "mypy", *flags, "script.py"]

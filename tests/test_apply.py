@@ -24,7 +24,7 @@ from nearfar.thp import settings, thp
 from nearfar.watch.target import stat
 
 SLEEP = "import time; print('up', flush=True); time.sleep(86400)"
-#: A program that touches each page of 16 MiB once.
+#: Touches each page of 16 MiB once.
 TOUCH = """
 import mmap
 m = mmap.mmap(-1, 16 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -34,7 +34,7 @@ import time; time.sleep(2)
 """
 
 
-#: A program that reads each page of 16 MiB, then writes it.
+#: Reads each page of 16 MiB, then writes each.
 READ_FIRST = """
 #include <sys/mman.h>
 int main(void) {
@@ -239,7 +239,7 @@ def test_the_next_run_restores_if_the_watchdog_is_killed_too(sysfs: Path, tmp_pa
         running = start(sysfs, runtime)
         try:
             changed = words(sysfs)
-            # The watchdog has a session of its own; it was started first.
+            # The watchdog is the first child that leads a session.
             watchdog = next(c for c in children(running.pid) if os.getsid(c) == c)
             os.kill(watchdog, signal.SIGKILL)
             # Killed before the apply, or it would restore.

@@ -1,6 +1,6 @@
 """The bench runs end to end on small inputs, and its reference simulators agree with the engines.
 
-Nothing here depends on how fast anything is.
+Nothing here depends on speed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def named(result: dict[str, Any], case: str, start: str) -> list[dict[str, Any]]
 @pytest.mark.long("compiles the bench, and runs its cases")
 def test_every_case_has_figures(quick: dict[str, Any]) -> None:
     cases = [row["case"] for row in quick["rows"]]
-    expected = CASES if shutil.which("qemu-x86_64") else CASES[1:]
+    expected = CASES if shutil.which("qemu-x86_64") else CASES[1:]  # without `capture`
     skipped = [remark.partition(" skipped: ")[0] for remark in quick["remarks"]]
     expected = [case for case in expected if case not in skipped]
     assert list(dict.fromkeys(cases)) == [*expected, "huge"]

@@ -138,7 +138,7 @@ def test_threads_are_recorded(build: Callable[..., Path], tmp_path: Path, togeth
         gaps[thread] += instr
         if kind == LOAD and cells <= addr < cells + 8 * 512:
             seen[thread, (addr - cells) // 512] += 1
-    # Each thread has its own index, even if QEMU reuses its own number of a thread.
+    # Each thread has its own index, even if QEMU reuses its thread numbers.
     assert seen == {(i + 1, i): 1000 * (i + 1) for i in range(8)}
     threads = info(trace)["threads"]
     assert [t["index"] for t in threads] == list(range(9))

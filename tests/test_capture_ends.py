@@ -128,8 +128,8 @@ int main(void) {
 def test_a_program_may_run_on_after_a_signal(
     build: Callable[..., Path], tmp_path: Path, receiver: str, number: signal.Signals
 ) -> None:
-    """The program gets the signal once, even if its whole process group does, and is recorded to
-    its end. SIGTERM is the normal end of a service, so its trace is complete."""
+    """The program gets the signal once, even if it is sent to the process group, and is recorded
+    to its end. SIGTERM is the normal end of a service, so its trace is complete."""
     run = Running(tmp_path / "saves.trace", build(SAVES), await_part=False)
     if receiver == "group":
         os.killpg(run.capture.pid, number)
@@ -224,7 +224,7 @@ def test_sigkill_leaves_an_incomplete_trace(build: Callable[..., Path], tmp_path
     assert found["records"] == records(run.trace).num_rows > 0
 
 
-#: Ignores signals in a session of its own; "user" or "idle" in its name selects what it does.
+#: Ignores signals in its own session; "user" in its name makes it change user, "idle" sleep.
 APART = r"""
 #include <signal.h>
 #include <stdio.h>

@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
 }
 """
 MASK = (1 << 64) - 1
-#: In blocks: distance of bursts at a rate of 1, and length of a burst, with and without fetches.
+#: In blocks: distance of bursts at a rate of 1; length of a burst, with and without fetches.
 DISTANCE, BURST = 8000, {True: 5000, False: 8000}
 
 
@@ -88,7 +88,7 @@ def mix(value: int) -> int:
 
 
 def distance(rate: float) -> int:
-    """Mean distance in blocks from one burst to the next."""
+    """Mean distance in blocks from one burst to the next; above a rate of 1/16, as at 1/16."""
     return max(DISTANCE * 2**64 // int(rate * 2**64), 16 * DISTANCE)
 
 
@@ -103,7 +103,7 @@ def bursts(rate: float, seed: int, length: int) -> Iterator[int]:
 def kept(
     trace: Path, rate: float, seed: int, length: int
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Numbers of a whole capture's records that a sample keeps, and the bursts among those."""
+    """Numbers of a whole capture's records that a sample keeps, and bursts as ranges of these."""
     events = regions(trace)
     seen: set[tuple[str, int]] = set()
     heap = 0
@@ -126,24 +126,24 @@ def kept(
 
     chosen, found = [], []
     starts = bursts(rate, seed, length)
-    turn, began, now, at = next(starts), -1, 0, 0
+    boundary, began, blocks, at = next(starts), -1, 0, 0
     for number, (addr, kind, size, *_) in enumerate(columns(trace)):
         while at < len(events) and events[at]["at"] <= number:
             happen(events[at])
             at += 1
-        if kind == FETCH and now >= turn:
+        if kind == FETCH and blocks >= boundary:
             if began < 0:
-                began, turn = len(chosen), turn + length
+                began, boundary = len(chosen), boundary + length
             else:
                 found.append((began, len(chosen)))
-                began, turn = -1, next(starts)
+                began, boundary = -1, next(starts)
         keep = began >= 0 or kind not in {LOAD, STORE, FETCH}
         for page in range(addr >> 12, (addr + size - 1 >> 12) + 1):
             if kind in {LOAD, STORE, FETCH} and (kind, page) not in seen:
                 keep = True
                 if mix(page ^ mix(seed)) >= int(rate * 2**64):
                     seen.add((kind, page))
-        now += kind == FETCH
+        blocks += kind == FETCH
         if keep:
             chosen.append(number)
     return chosen, found
@@ -162,10 +162,11 @@ def both(program: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     return whole, capture.run(command, folder / "sample.trace", sample=0.4).path
 
 
-#: From a rate of 1/16 on, every block has a word in the ring, even without fetches.
+# From a rate of 1/16 on, every block has a word in the ring, even without fetches.
 @pytest.mark.parametrize(("fetch", "rate"), [(True, 0.1), (False, 0.1), (False, 0.05)])
-def test_equals_a_filtered_capture(program: Path, tmp_path: Path, fetch: bool, rate: float) -> None:
-    """Records, gaps, events and counts are equal."""
+def test_a_sample_equals_a_filtered_whole_capture(
+    program: Path, tmp_path: Path, fetch: bool, rate: float
+) -> None:
     seed, command = 7, [program, "9000" if rate == 0.1 else "40000"]
     whole = capture.run(command, tmp_path / "whole.trace").path
     taken = capture.run(
@@ -200,7 +201,7 @@ def test_equals_a_filtered_capture(program: Path, tmp_path: Path, fetch: bool, r
     assert sample["references"] == {kind: had["records_by_kind"][kind] for kind in kinds}
     if fetch:
         assert has["pages_by_kinds"] == had["pages_by_kinds"]
-    # Twice the sampled share.
+    # Twice the larger rate.
     assert has["records"] < had["records"] / 5
 
 
@@ -256,7 +257,7 @@ def test_a_sample_compares_page_sizes(both: tuple[Path, Path]) -> None:
 
 
 def test_a_sample_gives_a_programs_memory_size(program: Path, tmp_path: Path) -> None:
-    """Processor time and faults are exact, waiting times lower bounds; memory is an upper bound."""
+    """Processor time is exact, waiting times are lower bounds, and memory is an upper bound."""
     command = [program, "50000"]
     whole = capture.run(command, tmp_path / "whole.trace").path
     taken = capture.run(command, tmp_path / "sample.trace", sample=0.4).path
@@ -339,7 +340,7 @@ def test_every_thread_is_sampled(build: Callable[..., Path], program: Path, tmp_
     parallel = build(text, "-O1", "-static", "-pthread")
     taken = capture.run([parallel], tmp_path / "t.trace", sample=0.2).path
     made = info(taken)["source"]["sample"]["references"]
-    # Threads that wait for each other make some references more.
+    # Threads that wait for each other make a few more references.
     whole = info(capture.run([parallel], tmp_path / "whole.trace").path)["records_by_kind"]
     assert made == {kind: pytest.approx(whole[kind], rel=0.01) for kind in made}
     assert made["store"] >= 120_000

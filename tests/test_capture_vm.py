@@ -82,7 +82,7 @@ def stores_of(trace: Path) -> Counter[int]:
 
 
 def test_records_have_the_physical_addresses_of_the_guest(recorded: tuple[Path, str]) -> None:
-    """Each page has the program's stores to it, including those from the page before."""
+    """Stores that cross into a page count for it too."""
     trace, console = recorded
     places = [int(at, 16) for at in re.findall(r"^page \d+ at ([0-9a-f]+)", console, re.M)]
     assert len(places) == PAGES
@@ -103,7 +103,7 @@ def test_kernel_and_program_have_different_kinds(recorded: tuple[Path, str]) -> 
 
 
 def test_references_have_a_task(recorded: tuple[Path, str]) -> None:
-    """The exceptions are the first ones, before the first task switch of each processor."""
+    """Except those before the first task switch of each processor."""
     trace, _ = recorded
     names = {thread["index"]: thread.get("name", "") for thread in info(trace)["threads"]}
     assert {name.split()[0] for name in names.values() if name} >= {"touch", "sh"}
@@ -159,7 +159,7 @@ def test_a_machine_that_fails_leaves_an_incomplete_trace_with_the_reason(
 
 @pytest.mark.long("one more guest under TCG")
 def test_a_disk_image_is_read_and_not_written(tmp_path: Path) -> None:
-    """With a kernel and initrd of the user's, where a marker of the guest starts the recording."""
+    """The user gives kernel and initrd, and a marker of the guest starts the recording."""
     fetched("x86_64")
     disk, archive = tmp_path / "disk.img", tmp_path / "initrd"
     disk.write_bytes(b"mark" * (1 << 18))
@@ -197,7 +197,6 @@ def test_an_aarch64_machine_is_recorded(nearfar: Run, tmp_path: Path) -> None:
 def test_a_sample_of_a_machine_has_all_references_to_its_pages(
     nearfar: Run, program: Path, tmp_path: Path
 ) -> None:
-    """The program touches every page; sampled pages have all of its references."""
     fetched("x86_64")
     trace = tmp_path / "vm.trace"
     options = ("--vm-image", "debian", "--by-task", "--sample", "25%", "--put", program)

@@ -20,7 +20,6 @@ CASES = [case.name for case in chaos.cases() if not case.slow]
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.long("kills at random points")
 def test_a_command_killed_at_random_points_loses_nothing(case: str) -> None:
-    """No result is lost or half-written, and the command can run again."""
     script = Path(chaos.__file__)
     command = [sys.executable, str(script), "--rounds", "2", "--seed", "1", case]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
@@ -50,5 +49,5 @@ def test_every_command_with_an_output_option_is_a_chaos_case() -> None:
         if '"-o", "--out"' in path.read_text(encoding="utf-8")
     }
     known = {case.name for case in chaos.cases()}
-    # These write only small texts, with a function that the cases use, too.
+    # These write only small texts, with a function that other cases use too.
     assert with_output - known <= {"advise", "apply", "machine", "run"}, with_output - known

@@ -1,4 +1,4 @@
-"""Options and columns that the engine declares, and source, signatures, help and docs from them."""
+"""The engine's declared options and columns, and source, signatures, help and docs from them."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_rows_of_one_run_only_are_named(runs: Path) -> None:
 
 
 def test_numbers_of_one_run_only_are_named(tmp_path: Path) -> None:
-    """An allocation that became impossible has no time; it is named, not ignored."""
+    """For example, an allocation that became impossible has no time."""
     from nearfar.numa import alloc
 
     first = alloc(["1G", "90G"], mode=["local", "interleave"])

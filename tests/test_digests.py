@@ -1,8 +1,7 @@
 """Rows of every study on the bundled captures, against recorded digests.
 
-A digest is of the rows' values in the columns of the time of recording, not of ``run.json`` or of
-the bytes of files. So a new column changes no digest, but a changed value does. After an intended
-change of rows, record again and say why::
+A digest is of the rows' values in the columns of the time of recording: a new column changes no
+digest, but a changed value does. After an intended change of rows, record again and say why::
 
     .venv/bin/python tests/test_digests.py
 """
@@ -45,7 +44,7 @@ def _paging(trace: Path, **options: Any) -> Rows:
 
 
 def _trace_rows(trace: Path) -> Rows:
-    """A row for each column of a trace, with a digest of its values, not of the files' bytes."""
+    """A row for each column of a trace, with a digest of its values."""
     import pyarrow.parquet
 
     found: Rows = []
@@ -85,7 +84,7 @@ def _advice() -> Rows:
 def _info(trace: Path) -> Rows:
     found = dict(nearfar.info(trace, heatmap=False))
     for point in found["working_set"]:
-        # Added after these digests; null where a capture does not record when pages are unmapped.
+        # Added after the digests.
         point.pop("resident_bytes")
     return [found]
 
@@ -206,7 +205,6 @@ def test_a_digest_changes_with_a_value_and_not_with_a_new_column() -> None:
 
 
 def record() -> None:
-    """Record every case again."""
     found = {}
     for case, run in CASES.items():
         rows = run()

@@ -85,7 +85,7 @@ def blocks(page: Path) -> list[Block]:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a console block and the output shown under it."""
+    """A command of a console block, its line in the page, and the output shown under it."""
 
     line: int
     text: str
@@ -111,18 +111,20 @@ def commands(block: Block) -> Iterator[Command]:
 def missing_line(shown: list[str], printed: str) -> str | None:
     """The first shown line that was not printed where it should be; None if all were."""
     lines = [line.rstrip() for line in printed.splitlines()]
-    place, free = 0, False
+    place, after_ellipsis = 0, False
     for want in shown:
         if want == "...":
-            free = True
+            after_ellipsis = True
             continue
         pattern = ".*".join(re.escape(part) for part in want.split("..."))
-        reach = range(place, len(lines)) if free else range(place, min(place + 1, len(lines)))
-        at = next((i for i in reach if re.fullmatch(pattern, lines[i])), None)
+        candidates = (
+            range(place, len(lines)) if after_ellipsis else range(place, min(place + 1, len(lines)))
+        )
+        at = next((i for i in candidates if re.fullmatch(pattern, lines[i])), None)
         if at is None:
             return want
-        place, free = at + 1, False
-    return None if free or place == len(lines) else f"(then: {lines[place]})"
+        place, after_ellipsis = at + 1, False
+    return None if after_ellipsis or place == len(lines) else f"(then: {lines[place]})"
 
 
 @pytest.fixture
@@ -174,7 +176,7 @@ def test_commands_print_what_is_shown(
     for block in blocks(page):
         if block.words[:1] != ["console"]:
             continue
-        lacking = [word for word in block.words[1:] if not _there(word)]
+        lacking = [word for word in block.words[1:] if not _is_there(word)]
         if lacking:
             skipped.append(f"line {block.line} needs {', '.join(lacking)}")
             continue
@@ -204,7 +206,7 @@ def test_commands_print_what_is_shown(
 
 
 @functools.cache
-def _there(need: str) -> bool:
+def _is_there(need: str) -> bool:
     assert need in NEEDS, f"no such need: {need}; known: {', '.join(NEEDS)}"
     there = NEEDS[need]()
     if not there and os.environ.get("CI"):
@@ -314,7 +316,7 @@ def test_every_command_is_in_the_table_and_has_a_page(nearfar: Run) -> None:
     + ["import", "info", "paging", "report", "reproduce", "sweep"],
 )
 def test_every_option_is_in_the_page_of_its_command(command: str) -> None:
-    """By any of its names; options that all commands share, in docs/shell.md."""
+    """Any of its names counts; docs/shell.md has the options that all commands share."""
     import typer
 
     from nearfar.cli import build

@@ -1,4 +1,4 @@
-"""Emitters of a page size: real tools accept the output; settings a kind lacks are refused."""
+"""Emitters of a page size: real tools accept the output; sizes a tool cannot set are refused."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ def test_every_emitter_is_documented_and_ends_its_lines() -> None:
             assert word in module.__doc__, f"{name} does not say: {word}"
     for name in PAGES:
         texts = [text for size, how in SIZES if (text := text_of(name, size, how))]
+        # hugetlb sets 2M and 1G, libvirt and QEMU also the base page, the others all sizes.
         assert len(texts) == (2 if name == "hugetlb" else 3 if name in ("libvirt", "qemu") else 10)
         assert all(text.endswith("\n") for text in texts)
 
@@ -216,12 +217,12 @@ def test_qemu_accepts_the_options_after_a_guests_own(
 # --- sysfs, systemd, hugetlb: on a folder; on a kernel in test_emit_guest.py
 
 
-def thp_folder(root: Path, size: int, own: str, of_all: str) -> Path:
+def thp_folder(root: Path, size: int, own: str, global_switch: str) -> Path:
     """Write a page size's switch and the global one; returns the former."""
     file = root / str(THP).lstrip("/") / f"hugepages-{size // 1024}kB" / "enabled"
     file.parent.mkdir(parents=True)
     file.write_text(own + "\n")
-    (file.parents[1] / "enabled").write_text(of_all + "\n")
+    (file.parents[1] / "enabled").write_text(global_switch + "\n")
     return file
 
 
@@ -246,7 +247,7 @@ INHERIT = "always [inherit] madvise never"
 
 
 @pytest.mark.parametrize(
-    ("own", "of_all", "after"),
+    ("own", "global_switch", "after"),
     [
         (NEVER, "always [madvise] never", "madvise"),
         (INHERIT, "always madvise [never]", "madvise"),
@@ -257,9 +258,9 @@ INHERIT = "always [inherit] madvise never"
 )  # fmt: skip
 @pytest.mark.parametrize("kind", ["sysfs", "systemd"])
 def test_transparent_pages_are_allowed_where_they_are_off(
-    tmp_path: Path, kind: str, own: str, of_all: str, after: str
+    tmp_path: Path, kind: str, own: str, global_switch: str, after: str
 ) -> None:
-    file = thp_folder(tmp_path, 65536, own, of_all)
+    file = thp_folder(tmp_path, 65536, own, global_switch)
     text = emit.emit(kind, row(65536, "mthp"))
     started(tmp_path, text)
     assert file.read_text() == after + "\n"
@@ -300,7 +301,7 @@ def pool_folder(root: Path, pages: int, free: int, reserved: int) -> Path:
 def test_the_pool_grows_by_what_is_not_free(
     tmp_path: Path, there: tuple[int, int, int], after: int
 ) -> None:
-    """A folder allocates no pages, so after growing the pool the script fails for lack of them."""
+    """A folder allocates no pages, so the script fails after it has grown the pool."""
     file = pool_folder(tmp_path, *there)
     done = played(tmp_path, emit.emit("hugetlb", row(2 * MIB, "thp")))
     assert int(file.read_text()) == after

@@ -23,8 +23,8 @@ from test_emit_memory import row as program_row
 POOL = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
 #: With less than 512 MiB, the kernel turns transparent huge pages off, despite its parameters.
 MEMORY = 640 * MIB
-#: The guest's script, which prints a key and values per line.
-ASKS = """
+#: Prints a key and its values per line.
+GUEST_SCRIPT = """
 cd /sys/kernel/mm/transparent_hugepage
 echo all $(cat enabled)
 echo 64K $(cat hugepages-64kB/enabled)
@@ -81,8 +81,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (POOL / "nr_hugepages").write_text(before)
 
 
-def somebody_else(said: str) -> None:
-    """Explain a QEMU that did not start: skip if the shared pool has too few pages, else fail."""
+def skip_if_taken(said: str) -> None:
+    """After a failed start of QEMU: skip if the shared pool has too few pages, else fail."""
     if "unable to map backing store" in said:
         pytest.skip("somebody else has taken huge pages from the pool")
     pytest.fail(said)
@@ -115,7 +115,7 @@ def test_the_memory_of_a_guest_is_in_huge_pages(pool: Path) -> None:
         while "size:" not in shown:
             line = child.stdout.readline()
             if not line:
-                somebody_else(child.stderr.read())
+                skip_if_taken(child.stderr.read())
             shown += line
         smaps = Path(f"/proc/{child.pid}/smaps").read_text()
         said, _ = child.communicate("quit\n", timeout=HANG)
@@ -145,12 +145,12 @@ def booted(pool: Path) -> tuple[Finished, int]:
     )
     try:
         finished = guest.run(
-            ["sh", "-c", ASKS],
+            ["sh", "-c", GUEST_SCRIPT],
             files={path: text.encode() for path, text in files.items()},
             stream=lambda _stream, _written: taken.append(most - free_pages()),
         )
     except NearfarError as error:
-        somebody_else(str(error))
+        skip_if_taken(str(error))
         raise
     return finished, max(taken)
 
@@ -171,5 +171,5 @@ def test_a_guest_boots_with_emitted_settings(booted: tuple[Finished, int]) -> No
     assert said["limits"] == f"{101 * MIB} {500 * MIB}"
     assert said["refused"] == "1"
     assert b"web: write +memory to ../cgroup.subtree_control" in finished.error
-    # Its memory on the host: kernel, files and the script's.
+    # Its memory on the host: that of kernel, files and script.
     assert 48 * MIB < taken * 2 * MIB <= MEMORY

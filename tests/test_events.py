@@ -82,7 +82,6 @@ class Run:
         return found
 
     def named(self, *kinds: str) -> list[dict[str, Any]]:
-        """Events of these kinds."""
         return [event for event in self.events if event["event"] in kinds]
 
     def touches(self, addr: int, kind: str = STORE) -> list[int]:
@@ -90,7 +89,7 @@ class Run:
         return self._places.get((addr, kind), [])
 
     def at(self, kind: str, addr: int) -> list[int]:
-        """Positions in the records of events of a kind that begin at an address."""
+        """Record numbers of the events of a kind that begin at an address."""
         return [e["at"] for e in self.events if (e["event"], e["addr"]) == (kind, addr)]
 
 
@@ -304,7 +303,9 @@ int main(int argc, char **argv) {
 """
 
 
-def test_mappings_over_others_reservations_and_advice(build: Build, tmp_path: Path) -> None:
+def test_overlapping_mappings_reservations_and_advice_are_recorded(
+    build: Build, tmp_path: Path
+) -> None:
     got = run(build, tmp_path, OVER)
     p, everything, shared = got.sent
     assert got.of(p, 8 * PAGE) == [
@@ -431,7 +432,9 @@ int main(void) {
 
 
 @pytest.mark.parametrize("follow", [True, False])
-def test_time_in_which_no_thread_runs(build: Build, tmp_path: Path, follow: bool) -> None:
+def test_idle_events_count_time_in_which_no_thread_runs(
+    build: Build, tmp_path: Path, follow: bool
+) -> None:
     got = run(build, tmp_path, NAPS, "-pthread", options=("--follow-forks",) * follow)
     at = [got.touches(got.sent[0] + k)[0] for k in range(6)]
 
@@ -440,8 +443,7 @@ def test_time_in_which_no_thread_runs(build: Build, tmp_path: Path, follow: bool
         return sum(e["to"] for e in events if at[first] < e["at"] <= at[last])
 
     assert idle(0, 1) >= 20_000_000 and idle(2, 3) == 0
-    # A recorded child stops counting as running when its death is noticed; one that is not recorded
-    # may count for ever.
+    # A child counts as running until its death is noticed, an unrecorded one perhaps for ever.
     assert (idle(4, 5) >= 20_000_000) == follow
 
 

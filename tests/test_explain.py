@@ -161,8 +161,7 @@ def test_faults_of_a_program_that_unmaps_pages_are_explained_by_kind(
     assert at_4k > old + 8 * 24
 
 
-def test_regions_are_those_of_a_plain_loop(trace: Path, tmp_path: Path) -> None:
-    """LRU TLB misses by region."""
+def test_tlb_misses_by_region_are_those_of_a_plain_lru_loop(trace: Path, tmp_path: Path) -> None:
     run = made(trace, tmp_path / "run", tlb="8")
     found = explain(run, page="4K")
     opened = package.open(trace)
@@ -191,7 +190,7 @@ def test_regions_are_those_of_a_plain_loop(trace: Path, tmp_path: Path) -> None:
 def test_the_kernel_s_share_is_that_of_a_plain_loop(
     tmp_path: Path, nearfar: Run, machine: str
 ) -> None:
-    """Kernel and programs share no page, so its share of first touches is its share of pages."""
+    """It shares no page with programs, so its share of first touches is its share of pages."""
     lines = ["addr,kind"]
     for number in range(4000):
         # The programs use 30 pages, the kernel 10 others, for one reference in four.
@@ -218,7 +217,7 @@ def test_the_kernel_s_share_is_that_of_a_plain_loop(
 
 
 def test_first_touches_by_code_are_those_of_a_plain_loop(trace: Path, tmp_path: Path) -> None:
-    """By the block that was fetched last."""
+    """The code of a reference is the block that was fetched last."""
     found = explain(made(trace, tmp_path / "run"), page="4K")
     columns = package.open(trace).table(["addr", "size", "kind"]).to_pydict()
     block, seen, touches = None, set(), {}

@@ -41,7 +41,7 @@ class Level:
         self.sets = [OrderedDict[int, bool]() for _ in range(size // 64 // self.ways)]
 
     def use(self, line: int, dirty: bool) -> tuple[bool, int | None]:
-        """Whether it hits, and the dirty line that is evicted."""
+        """Use a line; returns whether it hits, and the dirty line that is evicted."""
         lines = self.sets[line % len(self.sets)]
         hit = line in lines
         lines[line] = lines.pop(line, False) or dirty

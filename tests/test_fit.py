@@ -28,7 +28,7 @@ def power(p: np.ndarray, a: float, b: float) -> np.ndarray:
     return a * p**b
 
 
-def two(p: np.ndarray, a: float, b: float, c: float, d: float) -> np.ndarray:
+def two_exponentials(p: np.ndarray, a: float, b: float, c: float, d: float) -> np.ndarray:
     return a * np.exp(b * p) + c * np.exp(d * p)
 
 
@@ -52,7 +52,7 @@ def test_power_law_is_recovered(a: float, b: float) -> None:
     d=st.floats(-0.01, 0.002),
 )
 def test_two_exponentials_are_recovered(a: float, b: float, share: float, d: float) -> None:
-    rates = two(KIB, a, b, a * share, d)
+    rates = two_exponentials(KIB, a, b, a * share, d)
     one = fit("fault", SIZES, rates)
     assert one.coefficients == pytest.approx({"a": a, "b": b, "c": a * share, "d": d}, rel=1e-4)
     assert one.verdict == "good" and one.r2 == pytest.approx(1)
@@ -62,12 +62,12 @@ def test_two_exponentials_are_recovered(a: float, b: float, share: float, d: flo
 @given(seed=st.integers(0, 10**6), noise=st.floats(0.001, 0.05))
 def test_the_fit_of_noisy_rates_is_the_least_squares_optimum(seed: int, noise: float) -> None:
     true = (0.01, -0.3, 0.002, 0.0006)
-    clean = two(KIB, *true)
+    clean = two_exponentials(KIB, *true)
     rates = clean + noise * clean * np.random.default_rng(seed).standard_normal(len(SIZES))
     one = fit("fault", SIZES, np.maximum(rates, 0))
     # The optimum is at least as good as the truth, and as what SciPy finds from the truth.
-    from_truth, _ = curve_fit(two, KIB, np.maximum(rates, 0), p0=true, maxfev=20_000)
-    best = float(np.sum((np.maximum(rates, 0) - two(KIB, *from_truth)) ** 2))
+    from_truth, _ = curve_fit(two_exponentials, KIB, np.maximum(rates, 0), p0=true, maxfev=20_000)
+    best = float(np.sum((np.maximum(rates, 0) - two_exponentials(KIB, *from_truth)) ** 2))
     assert rss(one) <= best * (1 + 1e-9)
     assert one.predict(SIZES) == pytest.approx(clean, rel=1, abs=5 * noise * clean.max())
 
@@ -79,10 +79,10 @@ def test_coefficients_and_intervals_agree_with_scipy() -> None:
         (0.02, -1.2, 0.005, -0.05),
         (5e-4, -0.02, 1e-5, 2e-3),
     ]:
-        rates = two(KIB, *true) * (1 + 0.01 * generator.standard_normal(len(SIZES)))
+        rates = two_exponentials(KIB, *true) * (1 + 0.01 * generator.standard_normal(len(SIZES)))
         one = fit("fault", SIZES, rates)
         scipys, covariance = curve_fit(
-            two, KIB, rates, p0=true, xtol=1e-14, ftol=1e-14, gtol=1e-14, maxfev=20_000
+            two_exponentials, KIB, rates, p0=true, xtol=1e-14, ftol=1e-14, gtol=1e-14, maxfev=20_000
         )
         assert list(one.coefficients.values()) == pytest.approx(list(scipys), rel=1e-4)
         assert one.intervals is not None
@@ -97,10 +97,12 @@ def test_coefficients_and_intervals_agree_with_scipy() -> None:
 
 
 def test_relative_weighting_agrees_with_scipys_sigma() -> None:
-    rates = two(KIB, 0.01, -0.3, 2e-5, 0.0006) * (1 + 0.05 * np.sin(np.arange(len(SIZES))))
+    rates = two_exponentials(KIB, 0.01, -0.3, 2e-5, 0.0006) * (
+        1 + 0.05 * np.sin(np.arange(len(SIZES)))
+    )
     one = fit("fault", SIZES, rates, weighting="relative")
     scipys, _ = curve_fit(
-        two, KIB, rates, p0=(0.01, -0.3, 2e-5, 0.0006), sigma=rates, maxfev=20_000
+        two_exponentials, KIB, rates, p0=(0.01, -0.3, 2e-5, 0.0006), sigma=rates, maxfev=20_000
     )
     assert list(one.coefficients.values()) == pytest.approx(list(scipys), rel=1e-3)
     plain = fit("fault", SIZES, rates)
@@ -127,7 +129,7 @@ def test_95_percent_intervals_hold_the_truth_in_about_95_percent_of_fits() -> No
 @given(order=st.permutations(range(len(SIZES))))
 @settings(max_examples=8, deadline=None)
 def test_the_order_of_points_does_not_matter(order: list[int]) -> None:
-    rates = two(KIB, 0.01, -0.3, 0.002, 0.0006) * (1 + 0.1 * np.cos(np.arange(13)))
+    rates = two_exponentials(KIB, 0.01, -0.3, 0.002, 0.0006) * (1 + 0.1 * np.cos(np.arange(13)))
     mixed = fit("fault", [SIZES[i] for i in order], [float(rates[i]) for i in order])
     assert mixed == fit("fault", SIZES, rates)
 
@@ -190,16 +192,16 @@ def test_the_seed_does_not_matter() -> None:
 
 
 def test_leave_one_out_errors_equal_those_of_separate_fits() -> None:
-    rates = two(KIB, 0.01, -0.3, 0.002, 0.0006) * (1 + 0.05 * np.cos(np.arange(13)))
+    rates = two_exponentials(KIB, 0.01, -0.3, 0.002, 0.0006) * (1 + 0.05 * np.cos(np.arange(13)))
     for quantity, values in (("fault", rates), ("tlb", power(KIB, 0.1, -0.5) * rates / rates[0])):
         one = fit(quantity, SIZES, values)
         errors = []
         for i in range(len(SIZES)):
             rest = fit(quantity, SIZES[:i] + SIZES[i + 1 :], np.delete(values, i))
-            # Not predict(), which clips: a prediction below zero is not clipped here.
+            # Not predict(), which clips.
             a, b, *more = rest.coefficients.values()
             p = KIB[i]
-            guess = power(p, a, b) if quantity == "tlb" else two(p, a, b, *more)
+            guess = power(p, a, b) if quantity == "tlb" else two_exponentials(p, a, b, *more)
             errors.append(guess - values[i])
         assert one.loo_rmse == pytest.approx(float(np.sqrt(np.mean(np.square(errors)))), rel=1e-4)
         relative = float(np.mean(np.abs(errors) / values))
@@ -242,7 +244,7 @@ def test_a_fit_of_too_few_points_is_bad_and_has_no_intervals() -> None:
     assert three.model == "exponential-1" and "only 3 page sizes" in three.reason
     forced = fit("fault", SIZES[:3], [0.01, 0.005, 0.002], model="exponential-2")
     assert forced.coefficients == {} and forced.verdict == "bad"
-    four = fit("fault", SIZES[3:7], two(KIB[3:7], 0.01, -0.1, 0.002, 0.001))
+    four = fit("fault", SIZES[3:7], two_exponentials(KIB[3:7], 0.01, -0.1, 0.002, 0.001))
     assert four.predict(SIZES[3:7]) == pytest.approx(four.measured, rel=1e-6)
     assert four.verdict == "bad" and four.intervals is None and "5 or more" in four.reason
     # The same size four times is one size.

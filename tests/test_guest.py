@@ -1,6 +1,6 @@
 """A guest boots, runs a command and returns its output files; every failure is one line.
 
-Most tests boot no guest: ``cpio`` reads the archives, and a script in place of apt has packages.
+Most tests boot no guest: ``cpio`` reads the archives, and a script stands in for apt.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def test_a_signal_that_arrives_while_a_program_starts_ends_the_program(
 
 
 @pytest.mark.long("one more guest under TCG")
-def test_an_aarch64_guest_whose_clock_counts_instructions(scratch: Path) -> None:
+def test_an_aarch64_guest_boots_with_a_clock_that_counts_instructions(scratch: Path) -> None:
     nodes = [Node(192 * MIB, cpus=2), Node(64 * MIB)]
     guest = Guest(fetched("aarch64"), Hardware(nodes), zram=64 * MIB, icount=1)
     look = "uname -m; nproc; cat /sys/devices/system/node/online; tail -n 1 /proc/swaps"
@@ -219,7 +219,7 @@ def pretended(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 #: Enters the folder of the serial ports' files, found in QEMU's command line.
-FOLDER = 'for word; do case $word in file:*) cd "$(dirname "${word#file:}")"; esac; done'
+ENTER_FOLDER = 'for word; do case $word in file:*) cd "$(dirname "${word#file:}")"; esac; done'
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_guest_that_fails_is_one_line(
 ) -> None:
     if does.startswith("exec"):
         monkeypatch.setattr("nearfar.guest.boot.BOOT_SECONDS", 0.0)
-    script(pretended, f"{FOLDER}\n{does}")
+    script(pretended, f"{ENTER_FOLDER}\n{does}")
     with pytest.raises(NearfarError) as caught:
         Guest("x86_64").run(["true"], out=tmp_path / "out")
     assert (str(caught.value), caught.value.exit_code) == (said, code)
@@ -271,7 +271,7 @@ def test_a_guest_that_fails_is_one_line(
 def test_a_wrapper_command_may_start_qemu(pretended: Path, scratch: Path, tmp_path: Path) -> None:
     script(
         pretended,
-        f"{FOLDER}\nprintf 'begin\\nexit 4\\nend\\n' > result; echo ran >> {tmp_path}/seen",
+        f"{ENTER_FOLDER}\nprintf 'begin\\nexit 4\\nend\\n' > result; echo ran >> {tmp_path}/seen",
     )
     first = ("sh", "-c", f'echo first > {tmp_path}/seen; exec "$@"', "sh")
     assert Guest("x86_64", start=first).run(["true"]).exit_code == 4
@@ -411,8 +411,8 @@ def mirror(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return folder
 
 
-def asked(mirror: Path) -> list[str]:
-    """The arguments of apt's calls since the last look."""
+def apt_calls(mirror: Path) -> list[str]:
+    """The arguments of apt's calls; clears the log."""
     path = mirror / "asked"
     words = [line.rpartition("status ")[2] for line in path.read_text().splitlines()]
     path.write_text("")
@@ -423,13 +423,13 @@ def test_packages_are_fetched_once(mirror: Path) -> None:
     files = Packages("amd64").fetch(["foo"])
     assert [path.name for path in files] == ["bar_1_all.deb", "foo_1%3a2-3_amd64.deb"]
     assert files[1].read_bytes() == b"foo" * 1000
-    assert asked(mirror) == [
+    assert apt_calls(mirror) == [
         "update",
         "--print-uris -y --no-install-recommends install foo",
         "download bar=1 foo:amd64=1:2-3",
     ]
     assert Packages("amd64").fetch(["foo"]) == files
-    assert asked(mirror) == []
+    assert apt_calls(mirror) == []
 
 
 def test_a_kernel_may_be_a_folder(mirror: Path, tmp_path: Path) -> None:
@@ -439,14 +439,14 @@ def test_a_kernel_may_be_a_folder(mirror: Path, tmp_path: Path) -> None:
     guest = Guest("x86_64", kernel=tmp_path / "built", packages=["foo"])
     with pytest.raises(NearfarError, match="remove it"):
         guest.fetch()
-    assert not [line for line in asked(mirror) if "linux" in line]
+    assert not [line for line in apt_calls(mirror) if "linux" in line]
     assert Kernel(tmp_path / "built").release == "6.12-ours"
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone", "record"])
 def test_a_damaged_package_is_fetched_again(mirror: Path, damage: str) -> None:
     (first, second) = Packages("amd64").fetch(["foo"])
-    asked(mirror)
+    apt_calls(mirror)
     if damage == "cut":
         second.write_bytes(second.read_bytes()[:-1])
     elif damage == "changed":
@@ -457,7 +457,7 @@ def test_a_damaged_package_is_fetched_again(mirror: Path, damage: str) -> None:
         next(first.parent.parent.glob("set-*.json")).write_text(json.dumps([{"file": 1}]))
     assert Packages("amd64").fetch(["foo"]) == [first, second]
     assert second.read_bytes() == b"foo" * 1000
-    again = asked(mirror)
+    again = apt_calls(mirror)
     # An undamaged package is not fetched again.
     assert again[2:] == ([] if damage == "record" else ["download foo:amd64=1:2-3"])
 

@@ -54,7 +54,7 @@ def test_perf_samples_are_marked_as_sampled(tmp_path):
 
 
 def test_a_folder_of_drmemtrace_is_imported(tmp_path, nearfar: Run):
-    """DynamoRIO writes a file per thread into the subfolder ``trace``."""
+    """DynamoRIO writes a file of (type, size, address) per thread into the folder ``trace``."""
     entries = [(25, 0, 7), (22, 4, 1), (24, 4, 9), (28, 2, 50), (10, 4, 0x1000), (0, 0, 0x2000)]
     folder = tmp_path / "drmemtrace.app.9.dir" / "trace"
     folder.mkdir(parents=True)
@@ -156,7 +156,7 @@ def test_export_and_import_keep_the_records(tmp_path, format):
     assert (tmp_path / "out").read_bytes() == (tmp_path / "out2").read_bytes()
 
 
-def test_export_to_standard_output(tmp_path, nearfar: Run):
+def test_text_formats_are_exported_to_standard_output(tmp_path, nearfar: Run):
     trace = importer.import_trace(DATA / "small.lackey", tmp_path / "t.trace")
     done = nearfar(
         "export", trace, "--format", "csv", "-o", "-", "--kinds", "load", "--max-refs", 3

@@ -26,7 +26,7 @@ CAPTURE = CAPTURES / "gzip.trace"
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """A new trace of 1,000 records; unlike recorded ones, it has checksums."""
+    """A new trace of 1,000 records; unlike the bundled captures, it has checksums."""
     return generate.generate("zipf", tmp_path / "z.trace", refs=1000, pages=50)
 
 
@@ -107,7 +107,7 @@ def test_a_trace_without_regions_is_named_by_addresses(mixed: Path):
     assert len(found["heatmap"]["address_bins"]) <= 256 == found["heatmap"]["time_bins"]
 
 
-def test_progress_and_ctrl_c(mixed: Path):
+def test_progress_is_reported_and_may_interrupt(mixed: Path):
     seen: list[int] = []
     info(mixed, progress=seen.append)
     assert seen
@@ -264,7 +264,7 @@ def test_resident_sets_are_shown_where_they_are_known():
 
 
 def test_a_working_set_includes_nearly_all_of_random_accesses(tmp_path: Path) -> None:
-    """One heat-map interval of this short trace touches a part of its 10 MB only."""
+    """A window of one heat-map interval would hold only a part of the 10 MB."""
     trace = tmp_path / "random.trace"
     generate.generate("uniform", trace, refs=250_000, pages=2442, seed=1)
     found = info(trace, heatmap=False)

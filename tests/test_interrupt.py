@@ -100,7 +100,9 @@ def test_ctrl_c_ends_a_run(nearfar: Run, name: str, long_trace: Path, tmp_path: 
         "export {trace} --format csv -o out.csv",
     ],
 )
-def test_ctrl_c_at_the_command_line(words: str, long_trace: Path, tmp_path: Path) -> None:
+def test_ctrl_c_at_the_command_line_leaves_one_error_and_no_file(
+    words: str, long_trace: Path, tmp_path: Path
+) -> None:
     child = subprocess.Popen(
         [sys.executable, "-m", "nearfar", *words.format(trace=long_trace).split()]
         + ["--progress", "always"],

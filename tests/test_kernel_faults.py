@@ -71,7 +71,7 @@ def settings() -> dict[str, str]:
 
 
 @pytest.mark.long("a bench of the real kernel")
-def test_the_real_kernel_beside_the_prediction() -> None:
+def test_faults_of_the_real_kernel_are_near_the_predicted_ones() -> None:
     before = settings()
     done = subprocess.run(
         [BENCH / "kernel-faults", "--quick", "--format", "json"],
@@ -109,7 +109,7 @@ def test_the_record_holds_programs_of_many_kinds() -> None:
 
 
 def test_each_run_is_compared_with_the_prediction_for_its_statistics() -> None:
-    """`exact` if the kernel renewed them in the run, else `old`; with both, the median error."""
+    """Statistics are `exact` if the kernel renewed them in the run, else `old`."""
     cell = {"predicted": {"old": 300, "exact": 100}, "kernel": [200, 200, 100], "steady": [200]}
     assert sorted(kernel_faults.pairs(cell, *kernel_faults.MAIN)) == [
         (100, "exact"),
@@ -137,7 +137,6 @@ def test_the_range_of_spare_frames_is_tried_in_quarters() -> None:
 
 
 def test_recorded_figures_come_from_the_cells() -> None:
-    """Every figure of the record is recomputed from its counts and predictions."""
     made = [row.to_dict() for row in kernel_faults.rows(RECORD["cells"])]
     assert json.loads(json.dumps(made)) == RECORD["rows"]
     changed = json.loads(json.dumps(RECORD["cells"]))

@@ -93,7 +93,7 @@ def counts(
 
 
 @pytest.mark.parametrize("mode", ROUND)
-def test_zero_fills_of_a_round(program: Path, tmp_path: Path, mode: str) -> None:
+def test_zero_fills_of_a_round_equal_a_hand_count(program: Path, tmp_path: Path, mode: str) -> None:
     one, five = (counts(program, tmp_path, mode, rounds) for rounds in (1, 5))
     assert five["zero_fills"] - one["zero_fills"] == 4 * ROUND[mode]
     # Further rounds do not raise the peak, and at 100 % of memory nothing is swapped.
