@@ -89,6 +89,7 @@ class _Program(typer.core.TyperGroup):
         for group, what in GROUPS.items():
             names = [name for name in commands if commands.group(name) == group]
             with formatter.section(f"{group} ({what})"):
+                # 6: the margins, as in Click's own method.
                 limit = formatter.width - 6 - max(map(len, commands))
                 formatter.write_dl([(n, commands[n].get_short_help_str(limit)) for n in names])
 

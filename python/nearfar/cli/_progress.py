@@ -1,4 +1,4 @@
-"""Progress on standard error: on a terminal, or with ``--progress always``."""
+"""Progress on standard error (on a terminal, or with ``--progress always``); a trace's summary."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def records(
 
     Args:
         trace: a trace folder.
-        options: the study's.
-        cells: the number of times that it reads the trace.
+        options: those of the study.
+        cells: how many times the study reads the trace.
     """
     if any(options.get(name) not in (None, "none") for name in _SELECTING if options):
         return None
@@ -121,7 +121,7 @@ class _Line:
         print(f"\r\033[K{self.line(count, time.monotonic())}", end="", file=sys.stderr, flush=True)
 
     def line(self, count: int, now: float) -> str:
-        """The line at the time ``now``."""
+        """The line at the time ``now``, in seconds."""
         if not self.total:
             return f"{self.doing}: {count / self.unit.size:,.0f} {self.unit.name}"
         done = (count - 1) % self.total + 1 if count else 0

@@ -1,4 +1,4 @@
-"""Shared by commands: options for outputs, checks of them, and printing and writing of results."""
+"""Output options of commands and their checks; printing and writing of results."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def save(
     page: Callable[[], str] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the folder of a result, with ``texts``, and its page (``page`` if that is given)."""
+    """Write the folder of a result, with the files ``texts``, and its page (or ``page``)."""
     if out is not None:
         result.write(out, force=force, texts=texts)
         for name in texts or ():
