@@ -61,7 +61,6 @@ class Command(typer.core.TyperCommand):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the sections of arguments and options."""
         sections: dict[str, list[tuple[str, str]]] = {
             title: [] for title in ("Arguments", OPTIONS, OUTPUT, ADVANCED)
         }

@@ -110,18 +110,14 @@ def as_count(count: object) -> int | None:
 
 
 class _Line:
-    """The progress line."""
-
     def __init__(self, doing: str, total: int | None, unit: Unit = REFERENCES) -> None:
         self.doing, self.total, self.unit = doing, total, unit
         self.last, self.passes, self.began = 0, 1, time.monotonic()
 
     def show(self, count: int) -> None:
-        """Show that ``count`` are done."""
         print(f"\r\033[K{self.line(count, time.monotonic())}", end="", file=sys.stderr, flush=True)
 
     def line(self, count: int, now: float) -> str:
-        """The line at the time ``now``, in seconds."""
         if not self.total:
             return f"{self.doing}: {count / self.unit.size:,.0f} {self.unit.name}"
         done = (count - 1) % self.total + 1 if count else 0

@@ -61,8 +61,8 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
     """Add the shared options to a command's function, and completion and sections to all options.
 
     Args:
-        command: as it is typed after ``nearfar``, such as ``numa alloc``.
-        run: the function whose signature Typer turns into options.
+        command: as typed after ``nearfar``, such as ``numa alloc``.
+        run: the command's function.
 
     Returns:
         A function to register in its place.
@@ -162,7 +162,7 @@ def _completed(
 
 
 def _of_option(option: Option, parameter: inspect.Parameter) -> inspect.Parameter:
-    """A declared option as a parameter for Typer; the engine parses its text."""
+    """A declared option as a parameter for Typer; the engine parses its value."""
     annotation: Any
     default: Any
     names = (lambda: option.choices) if option.choices else NAMES.get(option.name, lambda: ())

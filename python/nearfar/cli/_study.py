@@ -27,7 +27,6 @@ Format = Annotated[
 ]
 #: For output that is not one table.
 TextFormat = Annotated[Literal["table", "json"], _format("table or json")]
-#: For descriptions of machines.
 TomlFormat = Annotated[Literal["table", "json", "toml"], _format("table, json or toml")]
 Emit = Annotated[
     str | None, typer.Option(metavar="TOOL", help="Print configuration for a tool (docs/apply.md).")

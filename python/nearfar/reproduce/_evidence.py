@@ -1,8 +1,7 @@
-"""Miss and fault rates, and times, of the programs of page-size advice (000) and of TLB and fault
-models (001).
+"""Rates and times of the programs of page-size advice (000) and TLB and fault models (001).
 
-Rates are simulated once for each view of the references and each TLB. Times, fits and choices are
-computed from them under a :class:`Setting`, which holds everything that the papers leave open.
+Miss and fault rates are simulated once for each view of the references and each TLB. Times, fits
+and choices are computed from them under a :class:`Setting`, which holds everything that the papers leave open.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ class Setting:
         unit: bytes that one NVM access moves; None: as in the machine file.
         nvm: the storage for 000's NVM: of its machine, of 001's or of ``optane-ssd``.
         latency, bandwidth: of reads from 000's NVM; None: as in its machine file.
-        min_gain: minimum gain for which a VM gets another page size than 4 KiB. 000 names none, but
-            prints whole percents.
+        min_gain: minimum gain for which a VM gets another page size than 4 KiB; 000 names none and
+            prints whole percents, so half a percent.
         readahead: minimum bytes that a fault reads from a disk; smaller pages are read and evicted
             together. Both papers have read-ahead (000, section 1; 001, sections 1 and 3); the size
             is Linux's default.
@@ -251,8 +250,6 @@ class Evidence:
         self.simulated, self.setting = simulated, setting
         self._costs: dict[str, Costs] = {}
 
-    # --- rates
-
     def rates(self, workload: str) -> Rates:
         """The simulation of a workload."""
         return self.simulated.rates(workload, self.setting)
@@ -281,8 +278,6 @@ class Evidence:
     ) -> float:
         """R2 of :meth:`fit`; 0 if rates have no variance."""
         return float(self.fit(quantity, workload, memory, model).r2 or 0.0)
-
-    # --- times
 
     def costs(self, storage: str) -> Costs:
         """Costs on a storage of any machine, with the TLB and DRAM of the papers' desktop."""
@@ -341,8 +336,6 @@ class Evidence:
         misses = self.fit("tlb", workload).predict(sizes)
         total: Array = costs.translation(misses, np.zeros(len(sizes))) + costs.data(sizes, faults)
         return total
-
-    # --- the virtual machines of 000
 
     @functools.cached_property
     def vms(self) -> dict[str, Advice]:

@@ -215,14 +215,14 @@ def _page_most(evidence: Evidence) -> tuple[float, str]:
 def _advised(
     evidence: Evidence, vms: tuple[str, ...], compare: Callable[[int, int], bool]
 ) -> tuple[float, str]:
-    """The number of VMs whose advised page compares so with 4 KiB."""
+    """The number of VMs for whose advised page ``compare`` with 4 KiB is true."""
     sizes = {vm: int(evidence.vms[vm]["advised_page_bytes"]) for vm in vms}
     shown = by_workload({vm: units.size(size) for vm, size in sizes.items()})
     return sum(compare(size, USUAL_PAGE) for size in sizes.values()), shown
 
 
 def _weigh(evidence: Evidence, vms: tuple[str, ...], part: int, least: float) -> tuple[float, str]:
-    """The number of VMs in which a part (0: TLB misses, 1: faults) takes this share at 4 KiB."""
+    """The number of VMs in which ``part`` (0: TLB misses, 1: faults) takes the share ``least``."""
     weights = {}
     for vm in vms:
         case = _case(evidence.vms[vm])

@@ -1,5 +1,4 @@
-"""UMD, the DRAM-interface SSD of 002, against the ``ssd`` study: figure 2's six times, table 1,
-statements of the text.
+"""UMD, the DRAM-interface SSD of 002, against the ``ssd`` study: figure 2, table 1, statements.
 
 All cells share one :class:`Setting`; what the paper leaves open is varied one at a time
 (:data:`ALTERNATIVES`). The program is pigz (``workloads/pigz.toml``), with 1.4 billion references.
@@ -267,9 +266,10 @@ def _open(
 def view(whole: Path, to: Path, progress: Progress = None) -> Path:
     """Write the page view of a capture: the references that miss a cache with lines of 4 KiB.
 
-    ``papers/002/pigz.toml`` has the size of that cache: far fewer pages than the device has, and so
-    few that every thread appears often, as the study runs a thread from one of its references to
-    the next in one step. ``tests/data/captures/pigz-pages.trace`` is such a view.
+    ``papers/002/pigz.toml`` has the size of that cache: far fewer pages than the device has, so no
+    dropped reference could fault, and so few that every thread appears often, as the study runs a
+    thread from one of its references to the next in one step.
+    ``tests/data/captures/pigz-pages.trace`` is such a view.
     """
     parts = machines.load(MACHINE).to_dict()
     view = tomllib.loads(published("002/pigz"))["view"]

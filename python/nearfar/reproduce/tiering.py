@@ -1,5 +1,4 @@
-"""SSP (selective shadow paging, 003) and the NOMAD paper's tables 2 to 4 against the ``tiering``
-study.
+"""SSP (selective shadow paging, 003) and NOMAD's tables 2 to 4 against the ``tiering`` study.
 
 Published numbers are in ``papers/003/*.toml``. What the papers leave open is varied one at a time
 (:data:`VARIANTS`).
@@ -43,8 +42,8 @@ LIVE_RUNS = 3
 
 #: Free memory of two nodes of 16 GB, as ``numactl -H`` shows it in the README of NOMAD's
 #: repository: 13,707 and 16,017 MB. The slow node has 458 MiB less: two lists of 30 million
-#: eight-byte offsets that the benchmark allocates and soon no longer reads. SSP (003) does not give
-#: its free memory, on which the faults of table 1 depend, so :data:`VARIANTS` has other amounts.
+#: eight-byte offsets that the benchmark allocates and soon no longer reads. SSP (003) does not
+#: say how much memory was free; as table 1's faults depend on it, :data:`VARIANTS` has other amounts.
 FAST, SLOW = "13707M", "15559M"
 #: Sizes in NOMAD's scripts. The working set is the 3.49 million pages (of 3.6 million) that 30
 #: million draws of YCSB touch; memory is twice that. The files of draws stay in the page cache,

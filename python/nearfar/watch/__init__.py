@@ -92,7 +92,7 @@ class Plan:
 
     @classmethod
     def of(cls, target: int | Target, **options: Unpack[declared.Options]) -> Plan:
-        """Check everything; ``target`` may be the number of a process.
+        """Check the options; ``target`` may be the number of a process.
 
         Raises:
             NearfarError: bad input, or no method works for the target.
@@ -286,9 +286,9 @@ def _row(
     """The row of the answer.
 
     Args:
-        plan: what was planned.
-        watched: what was observed.
-        curve: of everything observed.
+        plan: the plan.
+        watched: the observations.
+        curve: the curve of all observations.
         parts: curves of parts of the observations; their answers widen the interval.
         highest: the peak resident set.
         error: ``ERROR`` of the method.

@@ -115,7 +115,6 @@ def _try(
     seconds: float,
     progress: Callable[[float], None],
 ) -> Tried | None:
-    """See :func:`confirm`."""
     begun, limit = time.monotonic(), max(2 * slowdown, squeeze.STALL)
     samples = deque([_Sample.now(group)], maxlen=round(SPAN / EVERY) + 1)
     rate, least, lowered_at = SLOWEST, samples[0].bytes, begun

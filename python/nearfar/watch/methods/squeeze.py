@@ -3,8 +3,8 @@
 Asks a control group to reclaim a little of its memory (``memory.reclaim``, since Linux 5.19),
 waits, and reads the refaults of ``memory.stat`` and ``memory.pressure``. Steps are small at first,
 because even the first may reclaim used memory, and grow to 1 % of memory while the target hardly
-stalls. Ends when the target stalls for :data:`STALL` of the time: it is slowed down
-by as much. Sets no limit, so nothing has to be restored; reclaimed memory returns when it is used.
+stalls. Ends when the target stalls for :data:`STALL` of the time: it is slowed down by as much.
+Sets no limit, so nothing has to be restored; reclaimed memory returns when it is used.
 
 Do not use: for what must not stall. The result is never below the memory that was left at the end.
 """
@@ -120,7 +120,7 @@ def spread(group: Path, count: float, due: float, stalled: int) -> float:
 
 
 def next_step(step: float, stalled: float) -> float:
-    """The step after ``step``, shares of memory; ``stalled``: share of the time stalled in ``step``."""
+    """The step after ``step`` (shares of memory), which stalled for a share of the time."""
     if stalled < STALL / 4:
         return min(2 * step, STEPS[1])
     return max(step / 2, STEPS[0]) if stalled >= STALL / 2 else step

@@ -2,8 +2,8 @@
 
 Pages out each anonymous area (``process_madvise``, ``MADV_PAGEOUT``) and reads how much is resident
 after growing windows. Unlike accessed bits, it works for memory of virtual machines, and unused
-memory stays in swap. Each used page is swapped in once, which slows the
-target down. Paging everything out must fit in the whole budget; windows begin after it.
+memory stays in swap. Each used page is swapped in once, which slows the target down. Paging
+everything out must fit in the whole budget; windows begin after it.
 
 Do not use: without fast swap such as zram. Pages that the kernel reads ahead count as used.
 """
