@@ -82,7 +82,7 @@ def records(
 
     Args:
         trace: a trace folder.
-        options: those of the study.
+        options: the options of the study.
         cells: how many times the study reads the trace.
     """
     if any(options.get(name) not in (None, "none") for name in _SELECTING if options):

@@ -1,7 +1,8 @@
 """Rates and times of the programs of page-size advice (000) and TLB and fault models (001).
 
 Miss and fault rates are simulated once for each view of the references and each TLB. Times, fits
-and choices are computed from them under a :class:`Setting`, which holds everything that the papers leave open.
+and choices are computed from them under a :class:`Setting`, which holds everything that the papers
+leave open.
 """
 
 from __future__ import annotations

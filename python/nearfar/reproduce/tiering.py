@@ -43,7 +43,7 @@ LIVE_RUNS = 3
 #: Free memory of two nodes of 16 GB, as ``numactl -H`` shows it in the README of NOMAD's
 #: repository: 13,707 and 16,017 MB. The slow node has 458 MiB less: two lists of 30 million
 #: eight-byte offsets that the benchmark allocates and soon no longer reads. SSP (003) does not
-#: say how much memory was free; as table 1's faults depend on it, :data:`VARIANTS` has other amounts.
+#: say how much memory was free. Table 1's faults depend on it: :data:`VARIANTS` has other amounts.
 FAST, SLOW = "13707M", "15559M"
 #: Sizes in NOMAD's scripts. The working set is the 3.49 million pages (of 3.6 million) that 30
 #: million draws of YCSB touch; memory is twice that. The files of draws stay in the page cache,

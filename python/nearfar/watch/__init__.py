@@ -286,8 +286,6 @@ def _row(
     """The row of the answer.
 
     Args:
-        plan: the plan.
-        watched: the observations.
         curve: the curve of all observations.
         parts: curves of parts of the observations; their answers widen the interval.
         highest: the peak resident set.

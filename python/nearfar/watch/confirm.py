@@ -3,8 +3,9 @@
 Asks the kernel to reclaim at most a hundredth of the control group's memory at a time
 (``memory.reclaim``) until no more than the advised memory is resident, keeps it so for
 :data:`HOLD` seconds in the same way, and reads refaults (``memory.stat``) and stalls
-(``memory.pressure``). Stops if the target stalls for more than twice the accepted slowdown. Sets no
-limit, so nothing has to be restored: reclaimed memory returns when it is used.
+(``memory.pressure``). Stops if the target stalls for more than twice the accepted slowdown, and
+more than :data:`.squeeze.STALL` of the time. Sets no limit, so nothing has to be restored:
+reclaimed memory returns when it is used.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Tried:
 
     Attributes:
         bytes: resident memory of the processes: the mean, or that when the trial stopped.
-        faults: refaults a second, while it was held or in the second before it stopped.
+        faults: refaults a second, while the memory was held, or in the second before the trial
+            stopped.
         stalled: the share of the same time in which a task waited for memory.
         stopped: why the advised memory was not held; None if it was.
     """

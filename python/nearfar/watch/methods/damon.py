@@ -184,6 +184,7 @@ def _working_sets(
     assumed to be used as a whole at its last use, unless that was before the monitor began.
     """
     memory = _Areas(pids)
+    # Bytes of anonymous memory and of files, share of samples that used it, idle seconds.
     regions: list[tuple[float, float, float, float]] = []
     for folder in (context / "schemes/0/tried_regions").glob("[0-9]*"):
         start, end, count, age = (
