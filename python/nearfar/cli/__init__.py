@@ -20,7 +20,6 @@ from nearfar.errors import NearfarError, no_memory, of_system
 if TYPE_CHECKING:
     import typer
 
-#: Exit codes of ``nearfar``.
 EXIT_CODES: Final = {
     0: "success",
     1: "incomplete result, or a threshold was not met",
@@ -56,7 +55,6 @@ def main() -> None:
 
 
 def _run() -> int:
-    """Run the command line; return its exit code."""
     import typer
 
     try:

@@ -359,10 +359,8 @@ def measured(
 def explained(rows: Sequence[declared.Row], reasons: Sequence[Json]) -> list[declared.Row]:
     """The rows; the note of each that does not hold gets the first reason that applies.
 
-    Args:
-        rows: the rows.
-        reasons: ``[[differs]]`` of a paper's tables: ``items``, patterns (:mod:`fnmatch`) of the
-            items concerned, and ``why``.
+    A reason (``[[differs]]`` of a paper's tables) has ``items``, patterns (:mod:`fnmatch`), and
+    ``why``.
     """
 
     def why(row: declared.Row) -> str:

@@ -230,10 +230,7 @@ def _paper_003(options: Options) -> Iterator[declared.Row]:
 
 
 def _live_rows() -> Iterator[declared.Row]:
-    """SSP (003)'s results with a real program on this kernel (``nearfar run``).
-
-    The program has 1 GiB of memory: both nodes and all work are a 27th of the paper's.
-    """
+    """SSP (003)'s results with a real program under ``nearfar run``, at a 27th of the size."""
     from nearfar.reproduce._live import MicroBenchmark
 
     figures = published("ssp")["figures"]
