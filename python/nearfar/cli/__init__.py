@@ -20,7 +20,6 @@ from nearfar.errors import NearfarError, no_memory, of_system
 if TYPE_CHECKING:
     import typer
 
-#: Exit codes of ``nearfar``.
 EXIT_CODES: Final = {
     0: "success",
     1: "incomplete result, or a threshold was not met",
@@ -31,14 +30,14 @@ EXIT_CODES: Final = {
 
 
 def build() -> typer.Typer:
-    """The application; it imports a command to run it or to list its summary."""
+    """The application; it imports command files on demand."""
     from nearfar.cli import _application
 
     return _application.build()
 
 
 def main() -> None:
-    """Run the command line; no traceback reaches a user."""
+    """Run the command line and exit."""
     _streams.prepare()
     try:
         if len(sys.argv) == 1:
@@ -56,7 +55,6 @@ def main() -> None:
 
 
 def _run() -> int:
-    """Run the command line; return its exit code."""
     import typer
 
     try:
@@ -101,6 +99,7 @@ def _unknown(error: Any) -> str:
 
     context = error.ctx
     known = [flag for param in context.command.params for flag in param.opts if flag[:2] == "--"]
+    # A command may have advice on an option of a similar tool (`obj` in its SETTINGS).
     instead = (context.obj or {}).get(error.option_name)
     if instead is None:
         near = difflib.get_close_matches(error.option_name, known, 1)

@@ -47,23 +47,19 @@ class _Commands(Mapping[str, Any]):
     """Every command by name; its file is imported on first use."""
 
     def __init__(self) -> None:
-        """Find the files."""
         files = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
         self._files = {file.rstrip("_"): file for file in files if not file.startswith("_")}
         self._built: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        """Typer's command of this name."""
         if name not in self._built:
             self._built[name] = _command(name, self._files[name])
         return self._built[name]
 
     def __iter__(self) -> Iterator[str]:
-        """The names, without an import."""
         return iter(self._files)
 
     def __len__(self) -> int:
-        """The number of commands."""
         return len(self._files)
 
     def group(self, name: str) -> str:
@@ -76,7 +72,6 @@ class _Program(typer.core.TyperGroup):
     """``nearfar`` itself; it imports only the command that runs."""
 
     def __init__(self, **given: Any) -> None:
-        """Take the commands from their files."""
         super().__init__(**{**given, "commands": _Commands()})
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -84,17 +79,16 @@ class _Program(typer.core.TyperGroup):
         return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands by group."""
         commands = cast(_Commands, self.commands)
         for group, what in GROUPS.items():
             names = [name for name in commands if commands.group(name) == group]
             with formatter.section(f"{group} ({what})"):
+                # 6: the margins, as in Click's own method.
                 limit = formatter.width - 6 - max(map(len, commands))
                 formatter.write_dl([(n, commands[n].get_short_help_str(limit)) for n in names])
 
 
 def _command(name: str, file: str) -> Any:
-    """The command of a file of this package."""
     module = importlib.import_module(f"{__package__}.{file}")
     holder = typer.Typer(rich_markup_mode=None)
     if hasattr(module, "APP"):  # a command with sub-commands

@@ -1,4 +1,4 @@
-"""Sections of ``--help``: at most ten options first, then the output, then the rest."""
+"""Sections of ``--help``: at most ten main options, then output options, then advanced ones."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _OUTPUT: Final = frozenset(
     {"as_json", "color", "force", "full", "heatmap", "html", "output_format", "progress"}
 )
 
-#: Parameters that help shows first, by command; others are advanced. A command without an entry has
-#: few, all shown first.
+#: Parameters that help shows first, by command; the others are advanced. A command without an entry
+#: shows all first.
 _FIRST: Final[Mapping[str, str]] = {
     "advise": "memory machine storage arch min_gain page_sizes slowdown emit out",
     "capture": "start_after stop_after max_refs follow_forks sample output",
@@ -36,7 +36,7 @@ _FIRST: Final[Mapping[str, str]] = {
 
 
 def section(command: str, parameter: str, *, is_declared: bool) -> str:
-    """The section of a command's option. Those that a study declares do not choose the output."""
+    """The section of a command's option; one that a study declares is never an output option."""
     if parameter in _OUTPUT and not is_declared:
         return OUTPUT
     first = _FIRST.get(command)
@@ -61,7 +61,6 @@ class Command(typer.core.TyperCommand):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the sections of arguments and options."""
         sections: dict[str, list[tuple[str, str]]] = {
             title: [] for title in ("Arguments", OPTIONS, OUTPUT, ADVANCED)
         }

@@ -1,4 +1,4 @@
-"""Progress on standard error: on a terminal, or with ``--progress always``."""
+"""Progress on standard error (on a terminal, or with ``--progress always``); a trace's summary."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def records(
 
     Args:
         trace: a trace folder.
-        options: the study's.
-        cells: the number of times that it reads the trace.
+        options: the options of the study.
+        cells: how many times the study reads the trace.
     """
     if any(options.get(name) not in (None, "none") for name in _SELECTING if options):
         return None
@@ -110,18 +110,14 @@ def as_count(count: object) -> int | None:
 
 
 class _Line:
-    """The progress line."""
-
     def __init__(self, doing: str, total: int | None, unit: Unit = REFERENCES) -> None:
         self.doing, self.total, self.unit = doing, total, unit
         self.last, self.passes, self.began = 0, 1, time.monotonic()
 
     def show(self, count: int) -> None:
-        """Show that ``count`` are done."""
         print(f"\r\033[K{self.line(count, time.monotonic())}", end="", file=sys.stderr, flush=True)
 
     def line(self, count: int, now: float) -> str:
-        """The line at the time ``now``."""
         if not self.total:
             return f"{self.doing}: {count / self.unit.size:,.0f} {self.unit.name}"
         done = (count - 1) % self.total + 1 if count else 0

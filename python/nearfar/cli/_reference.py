@@ -26,7 +26,7 @@ class Command:
 
     Attributes:
         words: as typed, such as ``nearfar numa alloc``.
-        usage: the rest of the usage line, such as ``[OPTIONS] {trace}``.
+        usage: the usage line after ``words``, such as ``[OPTIONS] {trace}``.
         summary: the first sentence of its help.
         more: the paragraphs after it.
         arguments, options, commands: name and meaning of each.

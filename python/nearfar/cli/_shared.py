@@ -1,8 +1,7 @@
 """Shared by all commands: ``--color``, ``--progress``, completion of names, sections of the help;
 and ``--set`` for commands with a ``--machine``.
 
-A command's own parameter of the same name wins. Names are completed by the parameter's name
-(:data:`NAMES`), so a new command that takes ``--machine`` completes machines from the start.
+A command's own parameter of the same name wins. :data:`NAMES` completes by the parameter's name.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ SHARED = {
 #: Parameters that name outputs; other paths are inputs.
 _OUTPUTS = ("out", "output", "html", "prometheus")
 
-#: For every command with a ``machine``: values that override those of its file.
+#: ``--set`` of commands with a ``machine``.
 SET = Annotated[
     list[str] | None,
     typer.Option(
@@ -54,6 +53,7 @@ SET = Annotated[
     ),
 ]
 
+#: Yields names and their descriptions.
 Names = Callable[[], Iterable[tuple[str, str]]]
 
 
@@ -61,8 +61,8 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
     """Add the shared options to a command's function, and completion and sections to all options.
 
     Args:
-        command: as it is typed after ``nearfar``, such as ``numa alloc``.
-        run: the function whose signature Typer turns into options.
+        command: as typed after ``nearfar``, such as ``numa alloc``.
+        run: the command's function.
 
     Returns:
         A function to register in its place.
@@ -87,7 +87,7 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
     parameters.sort(key=lambda each: 0 if _is_argument(each) else 1 if each.name in declared else 2)
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     added = [name for name in SHARED if name not in signature.parameters]
-    # A command that takes more than one machine has its own `set_`.
+    # `advise` has its own `set_`, as a fleet file names its machines.
     adds_set = "machine" in signature.parameters and "set_" not in signature.parameters
 
     @functools.wraps(run)
@@ -128,7 +128,7 @@ def _inputs(given: Mapping[str, Any]) -> Iterable[str | Path]:
         if name in _OUTPUTS:
             continue
         for item in value if isinstance(value, list | tuple) else [value]:
-            # A policy or other name may also be the name of a folder, by chance.
+            # A policy, say, may have the name of a folder, so a folder must be a trace.
             is_input = (
                 isinstance(item, str)
                 and item
@@ -162,7 +162,7 @@ def _completed(
 
 
 def _of_option(option: Option, parameter: inspect.Parameter) -> inspect.Parameter:
-    """A declared option as a parameter for Typer; the engine parses its text."""
+    """A declared option as a parameter for Typer; the engine parses its value."""
     annotation: Any
     default: Any
     names = (lambda: option.choices) if option.choices else NAMES.get(option.name, lambda: ())

@@ -42,7 +42,6 @@ def prepare() -> None:
             # os.open takes the lowest free number, so no later file gets it. Writing to standard
             # output still fails; child processes do not inherit the descriptor.
             os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)
-    # Bytes that are not text, and characters that the encoding lacks, are escaped.
     output = io.BufferedWriter(_Output(1, "w", closefd=False))
     sys.stdout = _text(output, sys.stdout)
     sys.stdout.reconfigure(line_buffering=output.isatty())
@@ -51,5 +50,6 @@ def prepare() -> None:
 
 
 def _text(raw: Any, was: Any) -> io.TextIOWrapper:
+    """A text stream with the encoding of ``was``; characters that it cannot encode are escaped."""
     encoding = "utf-8" if was is None else was.encoding
     return io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace")

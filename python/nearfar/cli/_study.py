@@ -1,4 +1,4 @@
-"""Shared by commands: options for outputs, checks of them, and printing and writing of results."""
+"""Output options of commands and their checks; printing and writing of results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ Format = Annotated[
 ]
 #: For output that is not one table.
 TextFormat = Annotated[Literal["table", "json"], _format("table or json")]
-#: For descriptions of machines.
 TomlFormat = Annotated[Literal["table", "json", "toml"], _format("table, json or toml")]
 Emit = Annotated[
     str | None, typer.Option(metavar="TOOL", help="Print configuration for a tool (docs/apply.md).")
@@ -96,7 +95,7 @@ def save(
     page: Callable[[], str] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the folder of a result, with ``texts``, and its page (``page`` if that is given)."""
+    """Write the folder of a result, with the files ``texts``, and its page (or ``page``)."""
     if out is not None:
         result.write(out, force=force, texts=texts)
         for name in texts or ():

@@ -84,7 +84,7 @@ def run(
         if "regions" in emitters.emitter(emit).NEEDS:
             options["regions"] = True
     if evaluate:
-        _check_evaluated(options)
+        _prepare_evaluate(options)
     if set_:
         chosen = machines.listed(options.get("machine"))
         if chosen is None or is_fleet:
@@ -111,7 +111,7 @@ def run(
     return 1 if errors or missed else 0
 
 
-def _check_evaluated(options: advise_declared.Options) -> None:
+def _prepare_evaluate(options: advise_declared.Options) -> None:
     """Set the options of ``--evaluate``; refuse the view that has no regret."""
     from nearfar.advise.by_machine import MODEL
     from nearfar.advise.regret import NO_REGRET

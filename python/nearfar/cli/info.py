@@ -62,7 +62,7 @@ def run(
 
 
 def _heat(path: Path, output_format: str, options: declared.Options, html: Path | None) -> None:
-    """Print what DAMON saw."""
+    """Print a ``.heat`` file: snapshots by DAMON."""
     from nearfar.errors import NearfarError
     from nearfar.heat import heat
 

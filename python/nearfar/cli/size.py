@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar size -- gzip -dc numbers.gz"}
-#: Options of `capture` that `size` takes: for samples and virtual machines.
+#: Options of `capture` that `size` takes.
 _RECORDING: Final = tuple(
     option
     for option in captured.OPTIONS
@@ -144,7 +144,7 @@ def _plan(
     show_output: bool,
     options: declared.Options,
 ) -> Plan:
-    """The plan for traces, a fleet, or a program that is still to be recorded."""
+    """The plan for traces, a fleet, or a program to record."""
     from nearfar.capture import default_output
     from nearfar.size import Plan
 

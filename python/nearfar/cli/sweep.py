@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GROUP = "Compare"
 SETTINGS = {"epilog": "Example: nearfar sweep study.toml --workers 2 -o study.sweep"}
-#: Failed cells that are listed one by one.
+#: Maximum number of failed cells to list.
 _LISTED = 20
 
 

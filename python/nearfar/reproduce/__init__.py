@@ -1,14 +1,14 @@
-"""Compare the papers' results (``papers/``) with ours, which a module here computes.
+"""Compare the papers' results (``papers/``) with ours.
 
-A study is a module of this package. Its function ``study`` returns the :class:`Reproduced`, with a
-row (:data:`KEYS`) for each published number or statement. Its keyword arguments are the declared
-options that it supports, ``progress`` if it reports any, and ``rows_only`` to leave out what takes
-longer than the rows: sensitivity, figures and tables.
+A study is a public module of this package. Its function ``study`` returns a :class:`Reproduced`,
+with a row (:data:`KEYS`) for each published number or statement. Its keyword arguments are the
+declared options that it supports, ``progress`` if it reports any, and ``rows_only`` to leave out
+what takes longer than the rows: sensitivity, figures and tables.
 
 ``papers/NNN/statements.toml`` has a ``[[statement]]`` (:class:`Statement`) for each row;
 :func:`within_tolerance` computes ``holds`` from its tolerance. A statement in words is measured as
-a share of cases, a count or a ratio. Reasons for differences are data too: ``differs`` of a
-statement, or ``[[differs]]`` of a table (:func:`explained`).
+a share of cases, a count or a ratio. The reason for a difference is ``differs`` of the statement,
+or a ``[[differs]]`` in the file of a published table (:func:`explained`).
 
 If our number only repeats an input, the statement names the ``input``. Such a row has no ``holds``
 and does not count (:func:`results`).
@@ -80,7 +80,7 @@ class Statement:
         key: its name in the statements file and in ``MEASURES`` of the study.
         place: figure, table or section; says: the statement, in a sentence.
         published: the printed number, or ``stated``; unit: of the published number and of ours.
-        tolerance: for our number to agree (:func:`within_tolerance`); why: the reason for it.
+        tolerance: of our number (:func:`within_tolerance`); why: the reason for this tolerance.
         paper: the number of the paper.
         differs: why our number differs; empty if it does not.
         input: the input that our number only repeats: a key of a machine file (``MACHINE: KEY``, or
@@ -239,7 +239,7 @@ def _of_paper(result: Reproduced, paper: str) -> Reproduced:
 
 
 class Claims(TypedDict):
-    """A paper's claims that hold, and that do not, by its rows; why they matter today."""
+    """A paper's main claims that hold (``right``) and do not (``wrong``); why it matters today."""
 
     paper: str
     right: list[str]
@@ -248,7 +248,7 @@ class Claims(TypedDict):
 
 
 def claims(rows: Sequence[declared.Row]) -> list[Claims]:
-    """The main claims (``papers/NNN/claims.toml``) of each paper that has rows."""
+    """The claims (``papers/NNN/claims.toml``) of each paper that has rows."""
     listed: list[Claims] = []
     for paper in dict.fromkeys(row["paper"] for row in rows if row["paper"] in papers.SYSTEMS):
         content = tomllib.loads(published(f"{paper}/claims"))
@@ -359,10 +359,8 @@ def measured(
 def explained(rows: Sequence[declared.Row], reasons: Sequence[Json]) -> list[declared.Row]:
     """The rows; the note of each that does not hold gets the first reason that applies.
 
-    Args:
-        rows: the rows.
-        reasons: ``[[differs]]`` of a paper's tables: ``items``, patterns (:mod:`fnmatch`) of the
-            items concerned, and ``why``.
+    A reason (``[[differs]]`` of a paper's tables) has ``items``, patterns (:mod:`fnmatch`), and
+    ``why``.
     """
 
     def why(row: declared.Row) -> str:

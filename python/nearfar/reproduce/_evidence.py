@@ -1,7 +1,8 @@
 """Rates and times of the programs of page-size advice (000) and TLB and fault models (001).
 
-Rates are simulated once for each view of the references and each TLB. Times, fits and choices are
-computed from them under a :class:`Setting`, which holds everything that the papers leave open.
+Miss and fault rates are simulated once for each view of the references and each TLB. Times, fits
+and choices are computed from them under a :class:`Setting`, which holds everything that the papers
+leave open.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ PROGRAMS: Final = (*PAPER_001, *PAPER_000)
 #: Page sizes to simulate and fit: from half the smallest that the papers choose to eight times the
 #: largest, so that minima are visible.
 SIZES: Final = tuple(512 << step for step in range(10))
-#: End of the axes of 001's figures, from its text.
+#: Largest page size in 001's figures, from its text.
 AXIS: Final = 8192
+#: Memory sizes, as shares of the footprint.
 MEMORIES: Final = tuple(percent / 100 for percent in range(10, 101, 10))
 #: The machine of 001; 000's (papers/000/machine.toml) has the same caches and TLB.
 NVM_MACHINE: Final = "desktop-nvm"
@@ -55,23 +57,22 @@ class Setting:
     """What the papers leave open, chosen once for all figures.
 
     Attributes:
-        view: the references (``nearfar.declared.names.FILTER``).
+        view: the filter of references (``nearfar.declared.names.FILTER``).
         tlb: as ``nearfar paging --tlb``.
         kinds: kinds of references, as ``nearfar paging --kinds``; None: all.
         memory: share of the footprint in figures without a memory size.
         unit: bytes that one NVM access moves; None: as in the machine file.
         nvm: the storage for 000's NVM: of its machine, of 001's or of ``optane-ssd``.
         latency, bandwidth: of reads from 000's NVM; None: as in its machine file.
-        min_gain: minimum gain for which a VM gets another page size than 4 KiB; 000 names none, but
-            prints whole percents, so less than half a percent is no gain.
+        min_gain: minimum gain for which a VM gets another page size than 4 KiB; 000 names none and
+            prints whole percents, so half a percent.
         readahead: minimum bytes that a fault reads from a disk; smaller pages are read and evicted
-            together. Both papers say that disks are read ahead (000, section 1; 001, sections 1
-            and 3); the size is Linux's default.
+            together. Both papers have read-ahead (000, section 1; 001, sections 1 and 3); the size
+            is Linux's default.
         model: the model that chooses 000's pages: the papers' forms, or that of ``nearfar advise``
             (``auto``), which avoids these forms if they miss known times by more than 1 %.
-        most: bytes of the largest page that a VM may get and that its model is fitted to; one
-            doubling above the largest that 000 chose, as :data:`SIZES` begins one below the
-            smallest.
+        most: the largest page that a VM may get and that its model is fitted to, bytes: twice the
+            largest that 000 chose.
     """
 
     view: str = "cache"
@@ -93,8 +94,8 @@ class Rates:
     """The simulation of one workload.
 
     Attributes:
-        points: by memory share, a point for each of :data:`SIZES` up to the largest with 8 pages in
-            memory.
+        points: by memory share, a point for each of :data:`SIZES` of which memory holds at least
+            eight pages.
         memory_bytes: by memory share.
         references: the number of references in the view.
         footprint_bytes: the footprint in 4 KiB pages.
@@ -189,7 +190,7 @@ class Simulation:
         )
 
     def kernel_shares(self, workload: str, setting: Setting) -> dict[str, float]:
-        """The kernel's shares of references, TLB misses and faults at 4 KiB, by count."""
+        """The kernel's share of each count (references, TLB misses, faults) at 4 KiB."""
         memory = self.rates(workload, setting).memory_bytes[setting.memory]
         options = {**_options(setting), "page_sizes": [USUAL_PAGE], "memory": str(memory)}
         view = self._views[workload, setting.view]
@@ -250,8 +251,6 @@ class Evidence:
         self.simulated, self.setting = simulated, setting
         self._costs: dict[str, Costs] = {}
 
-    # --- rates
-
     def rates(self, workload: str) -> Rates:
         """The simulation of a workload."""
         return self.simulated.rates(workload, self.setting)
@@ -280,8 +279,6 @@ class Evidence:
     ) -> float:
         """R2 of :meth:`fit`; 0 if rates have no variance."""
         return float(self.fit(quantity, workload, memory, model).r2 or 0.0)
-
-    # --- times
 
     def costs(self, storage: str) -> Costs:
         """Costs on a storage of any machine, with the TLB and DRAM of the papers' desktop."""
@@ -340,8 +337,6 @@ class Evidence:
         misses = self.fit("tlb", workload).predict(sizes)
         total: Array = costs.translation(misses, np.zeros(len(sizes))) + costs.data(sizes, faults)
         return total
-
-    # --- the virtual machines of 000
 
     @functools.cached_property
     def vms(self) -> dict[str, Advice]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from nearfar import live
 from nearfar.errors import NearfarError
 
-#: Scale of the run: 1 GiB of memory instead of the paper's 27.
+#: Share of the paper's 27 GiB of memory, and of its work.
 SCALE = 1 / 27
 #: At full size: pages of memory and working set, operations of a round, and seconds of pause
 #: before each round.
@@ -34,7 +34,7 @@ class LiveRun:
     Attributes:
         outcome: the result of ``nearfar run``.
         seconds: time of the warm-up and of each round, by the program's clock.
-        operations: number of operations in each of them.
+        operations: page accesses in each of them.
     """
 
     outcome: live.Outcome
@@ -86,6 +86,7 @@ class MicroBenchmark:
                 str(int(float(text.rstrip("M")) * self.scale * (1 << 20))) for text in (fast, slow)
             )
             outcome = live.run(shell, policy=policy, fast=fast_bytes, far_size=far_bytes, far="shm")
+            # The last word is the number of pages with wrong contents.
             words = report.read_text(encoding="ascii").split() if report.exists() else []
         if outcome.exit_code != 0 or len(words) != ROUNDS + 2:
             why = outcome.why or f"it ended with {outcome.exit_code}"

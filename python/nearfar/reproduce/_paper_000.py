@@ -22,8 +22,9 @@ from nearfar.reproduce._paper_001 import by_workload, median, share, steps, turn
 
 Measure = Callable[[Evidence], tuple[float, str]]
 
+#: Index of 4 KiB.
 _USUAL: Final = SIZES.index(USUAL_PAGE)
-#: VMs that the paper says have little and much memory.
+#: VMs with little and with much memory, according to the paper.
 _SMALL: Final = ("VM-2", "VM-9")
 _LARGE: Final = ("VM-1", "VM-3", "VM-4", "VM-5", "VM-7", "VM-8", "VM-10")
 
@@ -111,7 +112,7 @@ def _model_time(evidence: Evidence) -> tuple[float, str]:
             np.abs(evidence.predicted(name, nvm, memory) / evidence.times(name, nvm, memory) - 1)
             for name in PAPER_000
             for memory in MEMORIES
-            # Too few page sizes may be left to fit.
+            # A fit to too few page sizes has no coefficients.
             if evidence.fit("fault", name, memory).coefficients
         ]
     )
@@ -214,14 +215,14 @@ def _page_most(evidence: Evidence) -> tuple[float, str]:
 def _advised(
     evidence: Evidence, vms: tuple[str, ...], compare: Callable[[int, int], bool]
 ) -> tuple[float, str]:
-    """The number of VMs whose page is smaller or larger than 4 KiB."""
+    """The number of VMs for whose advised page ``compare`` with 4 KiB is true."""
     sizes = {vm: int(evidence.vms[vm]["advised_page_bytes"]) for vm in vms}
     shown = by_workload({vm: units.size(size) for vm, size in sizes.items()})
     return sum(compare(size, USUAL_PAGE) for size in sizes.values()), shown
 
 
 def _weigh(evidence: Evidence, vms: tuple[str, ...], part: int, least: float) -> tuple[float, str]:
-    """The number of VMs in which TLB misses (0) or faults (1) take this share at 4 KiB."""
+    """The number of VMs in which ``part`` (0: TLB misses, 1: faults) takes the share ``least``."""
     weights = {}
     for vm in vms:
         case = _case(evidence.vms[vm])

@@ -28,7 +28,7 @@ from nearfar.reproduce._evidence import (
 Measure = Callable[[Evidence], tuple[float, str]]
 
 STORAGES: Final = ("nvm-1x", "nvm-10x", "nvm-100x")
-#: Index of 8 KiB, and how many sizes the axes of 001's figures show.
+#: Index of the largest size in 001's figures (8 KiB), number of these sizes, and index of 4 KiB.
 _LAST: Final = SIZES.index(AXIS)
 _SHOWN: Final = _LAST + 1
 _USUAL: Final = SIZES.index(USUAL_PAGE)
@@ -71,17 +71,17 @@ def turns(evidence: Evidence, workloads: Sequence[str]) -> tuple[float, str]:
     return share(inside), f"fewest faults: {by_workload(shown)}"
 
 
-def _io(machine: str, storage: str, size: int = 4096) -> float:
+def _read_ns(machine: str, storage: str, size: int = 4096) -> float:
     return machines.load(machine).io_ns(storage, [size])[0]
 
 
 def _gap(machine: str, storage: str, size: int = 4096) -> float:
     """Time of a random read over that of a DRAM access on the papers' desktop."""
-    return _io(machine, storage, size) / machines.load(NVM_MACHINE).access_times().dram_ns
+    return _read_ns(machine, storage, size) / machines.load(NVM_MACHINE).access_times().dram_ns
 
 
 def _hdd_time(_: Evidence) -> tuple[float, str]:
-    return _io("desktop-hdd", "hdd") / 1e6, "machines/desktop-hdd.toml, a random 4 KiB"
+    return _read_ns("desktop-hdd", "hdd") / 1e6, "machines/desktop-hdd.toml, a random 4 KiB"
 
 
 def _hdd_gap(_: Evidence) -> tuple[float, str]:
@@ -89,7 +89,7 @@ def _hdd_gap(_: Evidence) -> tuple[float, str]:
 
 
 def _flash_time(_: Evidence) -> tuple[float, str]:
-    return _io("nvme", "nvme") / 1e3, "machines/nvme.toml, a random 4 KiB"
+    return _read_ns("nvme", "nvme") / 1e3, "machines/nvme.toml, a random 4 KiB"
 
 
 def _flash_gap(_: Evidence) -> tuple[float, str]:

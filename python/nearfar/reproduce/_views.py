@@ -1,11 +1,11 @@
 """Views of full captures for the papers' page studies, small enough for the source repository.
 
 Full captures of the nine programs are gigabytes; about 30 million references miss the caches of the
-papers' desktop. Of these, a view drops each that repeats the 512-byte block, the smallest page, of
-the reference before it. At every page size such a repeat is to the most recent page, so it cannot
-miss a TLB or memory of any size and changes no state. Counts of misses and faults are thus exact;
-``references.json`` has the numbers of references with repeats. Kinds, threads and instructions are
-dropped too, as these studies do not use them.
+papers' desktop. Of these, a view drops each that is to the same 512-byte block (the smallest page)
+as the reference before it. Such a repeat cannot miss a TLB or memory of any page size and changes
+no state, so counts of misses and faults are exact. ``references.json`` has the numbers of
+references with repeats. Kinds, threads and instructions are dropped, as these studies do not use
+them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Page-size advice (000) and TLB and fault models (001) against ``paging`` and ``advise``.
 
-Programs similar to theirs are simulated once (:mod:`._evidence`); each statement is then measured
-(:mod:`._paper_001`, :mod:`._paper_000`). What the papers leave open is chosen once
-(:class:`~nearfar.reproduce._evidence.Setting`); :data:`VARIANTS` are other choices, under which all
-rows are measured again.
+Programs similar to the papers' are simulated (:mod:`._evidence`), and each statement is measured
+(:mod:`._paper_001`, :mod:`._paper_000`) under one choice of what the papers leave open
+(:class:`~nearfar.reproduce._evidence.Setting`), then under :data:`VARIANTS` of it.
 """
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ def study(
             run=run,
             sensitivity=sensitivity(simulated, judged),
             figures=figures(evidence),
-            tables=[_machines(evidence)],
+            tables=[_vm_table(evidence)],
         )
 
 
@@ -146,8 +145,7 @@ def sensitivity(
 ) -> list[declared.SensitivityRow]:
     """How many rows hold under each of :data:`VARIANTS`, and which change.
 
-    Variants that need references that hit the caches, or kinds, are left out for views, which have
-    neither.
+    Views have neither cache hits nor kinds, so variants that need them are left out.
     """
     cases = [compared("as chosen", "this run", usual, usual)]
     for setting, why, changed in VARIANTS:
@@ -269,7 +267,7 @@ def _series(name: str, points: Values, curve: Values | None = None) -> Series:
     }
 
 
-def _machines(evidence: Evidence) -> TextTable:
+def _vm_table(evidence: Evidence) -> TextTable:
     """000's table 1 and figure 4: the virtual machines, published and ours."""
     lines = [
         [

@@ -1,11 +1,10 @@
-"""UMD (002) against the ``ssd`` study: figure 2's six times, table 1, statements of the text.
+"""UMD, the DRAM-interface SSD of 002, against the ``ssd`` study: figure 2, table 1, statements.
 
-All cells share one set of parameters (:class:`Setting`); what the paper leaves open is varied one
-at a time (:data:`ALTERNATIVES`). The program is pigz (``workloads/pigz.toml``), with 1.4 billion
-references. The repository has its page view: the references that miss a small cache of whole pages,
-with every reference to a page that the device could have evicted. Instruction counts are of the
-full program. ``papers/002/pigz.toml`` has what the view lacks: waits for DRAM and page walks, and
-the number of accesses.
+All cells share one :class:`Setting`; what the paper leaves open is varied one at a time
+(:data:`ALTERNATIVES`). The program is pigz (``workloads/pigz.toml``), with 1.4 billion references.
+The repository has its page view (:func:`view`), in which instruction counts are those of the full
+program. ``papers/002/pigz.toml`` has what the view lacks: waits for DRAM and page walks, and the
+number of accesses.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ Progress = Callable[[int], None] | None
 
 SIZES: Final = ("100M", "150M")
 POLICIES: Final = ("none", "all", "smart:50us")
-#: Instructions of pigz for each piece of 32 KiB that it passes to its writer thread: decompression
-#: runs ahead of the writer by one piece.
+#: Instructions of pigz for each 32 KiB that it passes to its writer thread; decompression runs one
+#: such piece ahead of the writer.
 _PIECE: Final = 753_000
 
 
@@ -58,13 +57,13 @@ class Setting:
             write.
         sizes: MB are 2^20 bytes, as for DRAM chips and in QEMU.
         atomic: ``none``. 99 % of pigz's faults are in the kernel's copies to and from the page
-            cache. Linux disables page faults in them, so that no fault waits for the lock of a page
-            that the copy holds. But an embedded page fault takes no lock, and on x86-64 the copy
-            has no mapping local to the core (``kmap_atomic`` is an address). So it can sleep during
-            a copy, and must, as otherwise there is no gain.
+            cache. Linux disables page faults in these copies, as the copy may hold a page lock for
+            which the fault would wait. But an embedded page fault takes no lock, and on x86-64 the
+            copy has no mapping local to the core (``kmap_atomic`` is an address). So the thread can
+            sleep during a copy; if it may not, there is no gain.
         first_touch: ``new``. A page that the device does not have is an ordinary page fault
             (section 2.2): the flash has no data for a page at its first touch.
-        window: instructions that a thread may run ahead: one piece of pigz.
+        window: instructions that a thread may run ahead of the others: one piece of pigz.
         machine: changes of machines/umd.toml, by key. ``flash.stripe``: dirty pages are programmed
             eight at a time, one on each die of the assumed geometry, as drives write. Programming
             one page per 200 us contradicts figure 2: at 100 MB of DRAM, at least 50 MB more
@@ -72,7 +71,8 @@ class Setting:
         sleep: granularity of wake-up times. The kernel's own handler sets the timer; the slack of
             50 us is for timers of programs (``schedule_hrtimeout``).
         precondition: shares of the flash filled sequentially and overwritten.
-        overwrite: ``drawn``: random writes, as in the paper, so that collection has to move pages.
+        overwrite: ``drawn``: random writes, as in the paper, so that garbage collection has to move
+            pages.
         misses: the entry for the caches in ``papers/002/pigz.toml``.
     """
 
@@ -264,11 +264,12 @@ def _open(
 
 
 def view(whole: Path, to: Path, progress: Progress = None) -> Path:
-    """Write the page view of a capture: what misses a cache with lines of 4 KiB.
+    """Write the page view of a capture: the references that miss a cache with lines of 4 KiB.
 
-    ``papers/002/pigz.toml`` has the size of that cache: few enough pages that every thread appears
-    often (the study runs a thread from one of its references to the next in one step), and far
-    fewer than the device has. ``tests/data/captures/pigz-pages.trace`` is such a view.
+    ``papers/002/pigz.toml`` has the size of that cache: far fewer pages than the device has, so no
+    dropped reference could fault, and so few that every thread appears often, as the study runs a
+    thread from one of its references to the next in one step.
+    ``tests/data/captures/pigz-pages.trace`` is such a view.
     """
     parts = machines.load(MACHINE).to_dict()
     view = tomllib.loads(published("002/pigz"))["view"]
@@ -280,9 +281,10 @@ def view(whole: Path, to: Path, progress: Progress = None) -> Path:
 
 
 def waits(trace: Path, without: Sequence[str] = ()) -> tuple[int, float]:
-    """Accesses of a capture, and the seconds that it takes besides executing instructions.
+    """Values for ``papers/002/pigz.toml``: a capture's accesses, and its busy seconds less the time
+    of its instructions.
 
-    For ``papers/002/pigz.toml``. ``without`` names caches to remove: ``l2``, or all for a view.
+    ``without`` names caches to remove: ``l2``, or all for a view.
     """
     parts = machines.load(MACHINE).to_dict()
     for level in without:

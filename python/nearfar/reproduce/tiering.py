@@ -1,7 +1,7 @@
-"""SSP (003) and the NOMAD paper's tables 2 to 4 against the ``tiering`` study.
+"""SSP (selective shadow paging, 003) and NOMAD's tables 2 to 4 against the ``tiering`` study.
 
-Published numbers are in ``papers/003/*.toml``. Every row has its tolerance; nothing is adjusted to
-make it hold. Assumptions that the papers leave open are varied one at a time (:data:`VARIANTS`).
+Published numbers are in ``papers/003/*.toml``. What the papers leave open is varied one at a time
+(:data:`VARIANTS`).
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ LIVE_RUNS = 3
 
 #: Free memory of two nodes of 16 GB, as ``numactl -H`` shows it in the README of NOMAD's
 #: repository: 13,707 and 16,017 MB. The slow node has 458 MiB less: two lists of 30 million
-#: eight-byte offsets that the benchmark allocates and soon no longer reads. SSP (003) gives the
-#: sizes of its nodes and of the program (27 GB), but not how much memory was free. The faults of
-#: table 1 depend on it and no source gives it, so :data:`VARIANTS` has other amounts.
+#: eight-byte offsets that the benchmark allocates and soon no longer reads. SSP (003) does not
+#: say how much memory was free. Table 1's faults depend on it: :data:`VARIANTS` has other amounts.
 FAST, SLOW = "13707M", "15559M"
-#: The sizes that NOMAD's scripts result in: twice the 3.49 million pages (of 3.6 million) that 30
-#: million draws of YCSB touch. The files of draws stay in the page cache, which is demoted.
+#: Sizes in NOMAD's scripts. The working set is the 3.49 million pages (of 3.6 million) that 30
+#: million draws of YCSB touch; memory is twice that. The files of draws stay in the page cache,
+#: which is demoted to the slow node.
 _SCRIPTS: Options = {
     "rss": str(2 * 3_490_000 * 4096), "wss": str(3_490_000 * 4096), "slow": "15101M",
 }  # fmt: skip
 #: Runs for each box of SSP (003)'s figures.
 SEEDS = 8
-#: Agreement: absolute difference of shadow copies, by mix; a factor; an order of magnitude.
+#: Tolerances: absolute difference of shadow copies, by mix; a factor; an order of magnitude.
 _COPIES = {"write": 0.05, "mixed": 0.05, "read": 0.02}
 _FACTOR = 2.0
 _ORDER = 10.0
@@ -156,7 +156,7 @@ class _Mix:
         self.result = tiering(workload, policy="nomad,ssp", **settings)
 
     def runs(self, policy: str, count: str, *, rounds_only: bool = True) -> list[float]:
-        """A count, or the bandwidth of the last round, of each seed."""
+        """A count summed over the rounds, or the bandwidth of the last round, of each seed."""
         by_seed: dict[int, list[float]] = {}
         for row in self.result.rows:
             if row["policy"] == policy and not (rounds_only and row["phase"] == "warm-up"):
@@ -230,10 +230,7 @@ def _paper_003(options: Options) -> Iterator[declared.Row]:
 
 
 def _live_rows() -> Iterator[declared.Row]:
-    """SSP (003)'s results with a real program on this kernel (``nearfar run``).
-
-    The program has 1 GiB of memory: both nodes and all work are a 27th of the paper's.
-    """
+    """SSP (003)'s results with a real program under ``nearfar run``, at a 27th of the size."""
     from nearfar.reproduce._live import MicroBenchmark
 
     figures = published("ssp")["figures"]

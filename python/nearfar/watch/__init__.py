@@ -75,7 +75,7 @@ class Plan:
         seconds: how long to watch.
         budget: the processor time to use, as a share of one processor.
         slowdown: the accepted slowdown, as a share.
-        ratio: compression of zram.
+        ratio: compression ratio of zram.
         options: all options.
     """
 
@@ -92,7 +92,7 @@ class Plan:
 
     @classmethod
     def of(cls, target: int | Target, **options: Unpack[declared.Options]) -> Plan:
-        """Check everything; ``target`` may be the number of a process.
+        """Check the options; ``target`` may be the number of a process.
 
         Raises:
             NearfarError: bad input, or no method works for the target.
@@ -174,7 +174,7 @@ def follow(
 
 
 def answers(plan: Plan, progress: Callable[[Watched], None] | None = None) -> Iterator[WatchResult]:
-    """The answers of :func:`follow`. The period in which the target ends gives one only if it is
+    """The answers of :func:`follow`. The period in which the target ends is left out, unless it is
     the first.
 
     Raises:
@@ -219,7 +219,7 @@ def carry_out(
     """
     chosen = method(plan.method)
     on_progress = progress or (lambda _: None)
-    # When the target has ended, its peak cannot be read.
+    # The peak cannot be read after the target has ended.
     before = peak(plan.target)
     watched = chosen.watch(plan.target, plan.seconds, plan.budget, on_progress)
     highest = max(before, peak(plan.target), round(watched.most))
@@ -265,7 +265,7 @@ def _try(
 
 
 def _curves(watched: Watched, prices: Prices) -> list[list[Point]]:
-    """The curve of all observations, and curves of parts of them, which show its uncertainty."""
+    """The curve of all observations, then curves of parts of them, which show its uncertainty."""
     if watched.refaults:
         seconds = watched.seconds / len(watched.refaults)
         parts = [watched.refaults, watched.refaults[::2], watched.refaults[1::2]]
@@ -286,10 +286,8 @@ def _row(
     """The row of the answer.
 
     Args:
-        plan: what was planned.
-        watched: what was observed.
-        curve: of everything observed.
-        parts: curves of parts of the observations, whose answers widen the interval.
+        curve: the curve of all observations.
+        parts: curves of parts of the observations; their answers widen the interval.
         highest: the peak resident set.
         error: ``ERROR`` of the method.
     """

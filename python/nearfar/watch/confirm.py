@@ -3,8 +3,9 @@
 Asks the kernel to reclaim at most a hundredth of the control group's memory at a time
 (``memory.reclaim``) until no more than the advised memory is resident, keeps it so for
 :data:`HOLD` seconds in the same way, and reads refaults (``memory.stat``) and stalls
-(``memory.pressure``). Stops if the target stalls for more than twice the accepted slowdown. Sets no
-limit, so nothing has to be restored: reclaimed memory returns when it is used.
+(``memory.pressure``). Stops if the target stalls for more than twice the accepted slowdown, and
+more than :data:`.squeeze.STALL` of the time. Sets no limit, so nothing has to be restored:
+reclaimed memory returns when it is used.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Seconds between samples.
 EVERY: Final = 0.02
-#: The share of memory to reclaim in a second, initially and at most.
+#: Shares of memory to reclaim in a second: initially, and at most.
 SLOWEST, FASTEST = 0.1, 100.0
 #: A step reclaims at most this share of memory.
 STEP: Final = squeeze.STEPS[1]
@@ -37,7 +38,7 @@ STEP: Final = squeeze.STEPS[1]
 SPAN: Final = 1.0
 #: Seconds at the advised memory.
 HOLD: Final = 10.0
-#: The kernel reclaims no more if there is no progress for this many seconds.
+#: Seconds without progress after which the trial ends.
 STUCK: Final = 3.0
 #: Tolerances, as shares of the advised memory: to reach it, and to hold it on average.
 CLOSE, NEAR = 0.02, 0.05
@@ -49,8 +50,9 @@ class Tried:
 
     Attributes:
         bytes: resident memory of the processes: the mean, or that when the trial stopped.
-        faults: refaults a second, while it was held or in the second before it stopped.
-        stalled: the share of that time in which a task waited for memory.
+        faults: refaults a second, while the memory was held, or in the second before the trial
+            stopped.
+        stalled: the share of the same time in which a task waited for memory.
         stopped: why the advised memory was not held; None if it was.
     """
 
@@ -88,7 +90,7 @@ def confirm(
         target: what was watched.
         goal: the advised memory.
         slowdown: the accepted slowdown.
-        seconds: the time limit to reach it.
+        seconds: the time limit to reach ``goal``.
         progress: called now and then with the seconds so far.
 
     Returns:
@@ -115,10 +117,9 @@ def _try(
     seconds: float,
     progress: Callable[[float], None],
 ) -> Tried | None:
-    """See :func:`confirm`."""
     begun, limit = time.monotonic(), max(2 * slowdown, squeeze.STALL)
     samples = deque([_Sample.now(group)], maxlen=round(SPAN / EVERY) + 1)
-    rate, least, lowered = SLOWEST, samples[0].bytes, begun
+    rate, least, lowered_at = SLOWEST, samples[0].bytes, begun
     held: list[_Sample] = []
     while target.pids():
         sample = samples[-1]
@@ -127,10 +128,10 @@ def _try(
         samples.append(sample := _Sample.now(group))
         is_close = sample.bytes <= goal * (1 + CLOSE)
         if is_close or sample.bytes < least * (1 - STEP):
-            least, lowered = sample.bytes, sample.at
-        elif sample.at - lowered > SPAN and rate < FASTEST:
+            least, lowered_at = sample.bytes, sample.at
+        elif sample.at - lowered_at > SPAN and rate < FASTEST:
             # The target takes back as much as is reclaimed.
-            rate, least, lowered = 2 * rate, sample.bytes, sample.at
+            rate, least, lowered_at = 2 * rate, sample.bytes, sample.at
         if held or is_close:
             held.append(sample)
         progress(sample.at - begun)
@@ -139,7 +140,7 @@ def _try(
         if len(samples) == samples.maxlen and stalled > limit:
             share = units.percent(stalled)
             stopped = f"it waited for memory {share} of a second, above {units.percent(limit)}"
-        elif not held and sample.at - lowered > STUCK:
+        elif not held and sample.at - lowered_at > STUCK:
             stopped = "the kernel reclaimed no more"
         elif not held and sample.at - begun > seconds:
             stopped = "--for was over"
@@ -150,7 +151,7 @@ def _try(
             mean = sum(one.bytes for one in held) / len(held)
             if mean <= goal * (1 + NEAR):
                 return Tried(round(mean), faults, stalled, None)
-            held = []  # it took back too much: try again
+            held = []  # the target took back too much: try again
     return None
 
 
@@ -167,7 +168,7 @@ class _Sample:
     """A group at one moment.
 
     Attributes:
-        at: the time.
+        at: monotonic time, seconds.
         bytes: memory of its processes: anonymous, and mapped files.
         current: all memory of the group.
         refaults: pages that were reclaimed and used again, so far.

@@ -2,9 +2,9 @@
 
 With working sets W(t) of windows of length t, a memory of W(t) bytes has dW/dt faults a second
 (Denning and Schwartz, *Properties of the Working-Set Model*, 1972, section 4). Between two windows,
-the derivative is the difference of their working sets divided by that of their lengths, for a
-memory in the middle of both. The device's time per fault gives the slowdown. It is an upper bound,
-because other threads may run while one waits.
+the derivative is the difference of their working sets divided by that of their lengths, for the
+mean of both working sets. The slowdown is the device's time of these faults: an upper bound, as
+other threads may run while one waits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nearfar.watch.samples import GROWTH, SHORTEST, Refaults, WorkingSet
 
 PAGE: Final = 4096
 #: Above this ratio of the slowdowns of neighbouring memory sizes, :func:`enough` does not
-#: interpolate. At most 7 in programs of the bench that use single pages.
+#: interpolate. Programs of the bench that use single pages have at most 7.
 CLIFF: Final = 8.0
 
 
@@ -35,10 +35,10 @@ class Point:
     """A memory size.
 
     Attributes:
-        seconds: length of the window whose working set it holds, between two observed lengths.
+        seconds: length of the window with this working set; 0 for refaults.
         anonymous, file: its bytes.
         faults: faults a second.
-        slowdown: the time of the faults as a share.
+        slowdown: the time of these faults, as a share of elapsed time.
     """
 
     seconds: float
@@ -54,7 +54,7 @@ class Point:
 
 
 def of_cycles(cycles: Sequence[Sequence[WorkingSet]], prices: Prices) -> list[Point]:
-    """The curve of growing working sets: memory sizes, smallest first, with falling slowdowns."""
+    """The curve from working sets: memory sizes, smallest first, with falling slowdowns."""
     means = of_windows(cycles)
     steps = [
         _Step(
@@ -73,11 +73,11 @@ def of_cycles(cycles: Sequence[Sequence[WorkingSet]], prices: Prices) -> list[Po
 
 
 def of_refaults(refaults: Sequence[Refaults], seconds: float, prices: Prices) -> list[Point]:
-    """The curve of refaults: memory sizes, smallest first, with falling slowdowns.
+    """The curve from refaults: memory sizes, smallest first, with falling slowdowns.
 
     Args:
-        refaults: what was observed.
-        seconds: the time of each observation.
+        refaults: the observations.
+        seconds: the length of each.
         prices: times of faults.
     """
     steps = [
@@ -129,7 +129,7 @@ def enough(curve: Sequence[Point], limit: float) -> Point | None:
 
     Between two points, the logarithm of the slowdown is linear in memory, unless it falls by more
     than :data:`CLIFF`: then a loop over memory begins to fit somewhere between, and the larger
-    point is returned.
+    memory is returned.
     """
     above = None
     for point in curve:

@@ -9,7 +9,7 @@ from typing import Final
 
 from nearfar.watch.target import CGROUP, PROC, Target, group_of, stat
 
-#: Indexes in :func:`nearfar.watch.target.stat`: faults without and with I/O.
+#: Indexes in :func:`nearfar.watch.target.stat`.
 _MINOR, _MAJOR = 7, 9
 _STALLED: Final = re.compile(r"^some avg10=([\d.]+)", re.M)
 
@@ -36,11 +36,7 @@ class Look:
 
 @dataclass
 class Looks:
-    """Looks at a target; keeps the previous counts, for rates.
-
-    Attributes:
-        target: the program.
-    """
+    """Looks at a target; keeps the previous counts, for rates."""
 
     target: Target
     _before: dict[int, tuple[int, int]] = field(default_factory=dict)

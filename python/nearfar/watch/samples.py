@@ -99,11 +99,11 @@ class WorkingSet:
 
 @dataclass(frozen=True)
 class Refaults:
-    """Refaults with less memory.
+    """Refaults (uses of reclaimed pages) at one memory size.
 
     Attributes:
-        anonymous_bytes, file_bytes: the memory.
-        anonymous, file: refaults a second: pages that were used again after they were reclaimed.
+        anonymous_bytes, file_bytes: the memory size.
+        anonymous, file: refaults a second.
         stalled: the share of time in which a task waited for memory.
     """
 
@@ -125,7 +125,7 @@ class Watched:
         cost: processor time of the observation, in seconds.
         most: the largest resident memory, in bytes.
         last: memory at the end.
-        ended: whether the target ended meanwhile.
+        ended: whether the target ended before the end of the watch.
     """
 
     cycles: list[list[WorkingSet]] = field(default_factory=list)
@@ -172,7 +172,7 @@ def read(pids: Sequence[int]) -> Memory | None:
 def used(same: Sequence[Area]) -> float:
     """Bytes of an area that any process has used; ``same``: the area in each process.
 
-    Which pages a process used is unknown: each is assumed to use shared pages at random.
+    Each process is assumed to use shared pages at random.
     """
     shared = sum(area.pss - area.own for area in same)
     largest = max([shared, *(area.rss - area.own for area in same)])
@@ -225,6 +225,7 @@ def lengths(seconds: float) -> list[float]:
         raise NearfarError(f"--for: {seconds:g} s is too short; give at least 1s")
     long = min(seconds / 4, LONGEST)
     found = [long] * 2
+    # 0.75: the short cycles added below.
     while sum(found) + 0.75 * long <= seconds:
         found += [long / 4] * 2 + [long / 16] * 4
     return found
@@ -255,7 +256,7 @@ def cycles(
         used: returns the bytes of anonymous memory and of files that were used since then.
 
     Raises:
-        NearfarError: it ended before the first window, or reading it costs more than ``share``.
+        NearfarError: the target ended too early, or reading its memory costs more than ``share``.
     """
     found = Watched()
     start, cost = time.monotonic(), time.thread_time()
@@ -264,7 +265,7 @@ def cycles(
         before = time.thread_time()
         first = read(pids)
         read_cost = time.thread_time() - before
-        # A cycle has at least two reads, and its beginning costs about as much.
+        # A cycle has at least two reads, and ``begin`` costs about one.
         if not found.cycles and 3 * read_cost > share * planned[0]:
             raise NearfarError(
                 f"{target.name}: reading its memory takes {read_cost:.2g} s, too much for a budget "
@@ -279,6 +280,7 @@ def cycles(
             time.sleep(max(since + window - time.monotonic(), 0.0))
             is_last = window == length
             spent = time.thread_time() - cost
+            # Skip a window for which the budget does not yet suffice.
             if not is_last and spent + 4 * read_cost > share * (since + window - start):
                 continue
             begun = time.thread_time()

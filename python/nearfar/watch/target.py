@@ -18,7 +18,7 @@ CGROUP: Final = Path("/sys/fs/cgroup")
 #: Folders below :data:`CGROUP` that may have groups: version 2, the memory controller of version 1,
 #: version 2 beside version 1, and systemd's own.
 _MOUNTS: Final = ("", "memory", "unified", "systemd")
-#: PF_KTHREAD, a flag of a task; and capabilities by number.
+#: PF_KTHREAD, a flag in ``/proc/PID/stat``; and capabilities by number.
 _KERNEL_THREAD: Final = 0x200000
 _CAPABILITIES: Final = {1: "CAP_DAC_OVERRIDE", 19: "CAP_SYS_PTRACE"}
 
@@ -154,7 +154,7 @@ def group_of(target: Target) -> Path | None:
 
 
 def _group(pid: int) -> Path | None:
-    """The control group that counts the memory of a process; None for the root."""
+    """The control group that counts the memory of a process; None for the root group."""
     try:
         lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
@@ -236,7 +236,7 @@ def _counts_memory(group: Path) -> bool:
 
 
 def is_virtual_machine(pid: int) -> bool:
-    """Whether a process runs a virtual machine with KVM, as far as we may see."""
+    """Whether a process runs a virtual machine with KVM; False if we may not see its files."""
     try:
         return any(
             str(file.readlink()) == "anon_inode:kvm-vm"

@@ -56,7 +56,7 @@ class Method(Protocol):
             progress: called now and then with what was observed so far.
 
         Raises:
-            NearfarError: observing it needs more than ``share``, or it ended at once.
+            NearfarError: observing the target needs more than ``share``, or it ended at once.
         """
 
 

@@ -2,10 +2,10 @@
 
 Starts a monitor of the target's processes (``/sys/kernel/mm/damon/admin``, operations ``fvaddr`` on
 the areas that have memory) with the kernel's default intervals, 5 ms samples and 100 ms
-aggregation, and reads for each region how often it was used and for how long it has not been
+aggregation, and reads the access count and age of each region
 (Documentation/admin-guide/mm/damon/usage.rst). If the kernel's thread uses more than half of the
-budget at first, the intervals grow accordingly; the other half is for reading the regions. With
-operations ``vaddr``, most regions would be unused addresses between areas. It sees memory of
+budget in a trial, the intervals grow accordingly; the other half is for reading the regions. With
+operations ``vaddr``, most regions would be unused addresses between areas. DAMON sees memory of
 virtual machines, and its cost does not grow with memory.
 
 Do not use: for small programs, as a region counts as a whole. Refuses if somebody else uses DAMON.
@@ -104,7 +104,7 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
                 found.ended = True  # the monitor ends with its processes
                 break
             longest = max(time.monotonic() - begun, 2 * sample * SAMPLES)
-            # The kernel's thread may be late, and have shown no region yet.
+            # If its thread is late, the kernel shows no region yet.
             if sets := _working_sets(context, pids, longest, sample):
                 found.cycles.append(sets)
             found.add(memory)
@@ -131,7 +131,7 @@ def slower(sample: float, used: float, share: float) -> float:
 
 @contextmanager
 def _created() -> Iterator[Path]:
-    """A monitor, which a guard process removes at the end of the block or of this process."""
+    """A monitor; a guard process removes it at the end of the block, or when this process dies."""
     off = f"read line; echo off > {ADMIN}/0/state; echo 0 > {ADMIN}/nr_kdamonds"
     with subprocess.Popen(
         ["sh", "-c", off],
@@ -184,6 +184,7 @@ def _working_sets(
     assumed to be used as a whole at its last use, unless that was before the monitor began.
     """
     memory = _Areas(pids)
+    # Bytes of anonymous memory and of files, share of samples that used it, idle seconds.
     regions: list[tuple[float, float, float, float]] = []
     for folder in (context / "schemes/0/tried_regions").glob("[0-9]*"):
         start, end, count, age = (
@@ -243,7 +244,7 @@ class _Areas:
 
 
 def _processor_time(kdamond: Path) -> float:
-    """Processor seconds that the kernel's thread has used."""
+    """Processor seconds that the kernel's thread has used (``utime`` and ``stime``)."""
     try:
         fields = stat(int((kdamond / "pid").read_text()))
     except (OSError, ValueError):

@@ -2,9 +2,9 @@
 
 Asks a control group to reclaim a little of its memory (``memory.reclaim``, since Linux 5.19),
 waits, and reads the refaults of ``memory.stat`` and ``memory.pressure``. Steps are small at first,
-because even the first may reclaim used memory, and grow to a hundredth of the memory while the
-target hardly stalls. Ends when the target stalls for :data:`STALL` of the time: it is slowed down
-by as much. Sets no limit, so nothing has to be restored; reclaimed memory returns when it is used.
+because even the first may reclaim used memory, and grow to 1 % of memory while the target hardly
+stalls. Ends when the target stalls for :data:`STALL` of the time: it is slowed down by as much.
+Sets no limit, so nothing has to be restored; reclaimed memory returns when it is used.
 
 Do not use: for what must not stall. The result is never below the memory that was left at the end.
 """
@@ -27,10 +27,10 @@ ERROR: Final = (0.2, 0.1)
 
 #: The share of memory that a step reclaims, initially and at most.
 STEPS: Final = (0.01 / 16, 0.01)
-#: Seconds of a step, in which refaults are counted, and the number of reclaims in a step.
+#: Seconds of a step, and the number of reclaims in it.
 EVERY: Final = 0.5
 PARTS: Final = 5
-#: The minimum of bytes that the kernel reclaims at a time (SWAP_CLUSTER_MAX pages).
+#: Minimum bytes that the kernel reclaims at a time (SWAP_CLUSTER_MAX pages).
 LEAST: Final = 32 * 4096
 #: Squeezing ends when tasks of the group stall for memory this share of a step.
 STALL: Final = 0.02
@@ -96,11 +96,11 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
 def spread(group: Path, count: float, due: float, stalled: int) -> float:
     """Reclaim ``count`` bytes, in parts over :data:`EVERY` seconds.
 
-    The step ends early once the group has stalled for half of :data:`STALL`, so that it takes
-    little memory that is in use.
+    Reclaim ends early once the group has stalled for half of :data:`STALL`, so that it takes little
+    memory that is in use.
 
     Args:
-        group: of the target.
+        group: the control group.
         count: bytes of this step.
         due: bytes left by earlier steps, fewer than the kernel reclaims at a time.
         stalled: microseconds that the group had stalled before this step.
@@ -120,7 +120,7 @@ def spread(group: Path, count: float, due: float, stalled: int) -> float:
 
 
 def next_step(step: float, stalled: float) -> float:
-    """The share of memory to reclaim after a step in which it stalled for a share of the time."""
+    """The step after ``step`` (shares of memory), which stalled for a share of the time."""
     if stalled < STALL / 4:
         return min(2 * step, STEPS[1])
     return max(step / 2, STEPS[0]) if stalled >= STALL / 2 else step

@@ -1,9 +1,9 @@
 """Paging out once: anonymous memory that is swapped in again was used.
 
 Pages out each anonymous area (``process_madvise``, ``MADV_PAGEOUT``) and reads how much is resident
-after growing windows. Unlike accessed bits, it works for memory of virtual machines, and it shows
-the memory that nobody uses: it stays in swap. Each used page is swapped in once, which slows the
-target down. Paging everything out must fit in the whole budget; windows begin after it.
+after growing windows. Unlike accessed bits, it works for memory of virtual machines, and unused
+memory stays in swap. Each used page is swapped in once, which slows the target down. Paging
+everything out must fit in the whole budget; windows begin after it.
 
 Do not use: without fast swap such as zram. Pages that the kernel reads ahead count as used.
 """
@@ -28,6 +28,7 @@ ERROR: Final = (0.2, 0.1)
 #: Bytes to page out at a time, and after which the total cost can be estimated.
 CHUNK: Final = 4 << 20
 
+#: System calls (asm-generic/unistd.h), and MADV_PAGEOUT.
 _PIDFD_OPEN, _PROCESS_MADVISE, _PAGEOUT = 434, 440, 21
 _AREA = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) r(?:\S+) \S+ \S+ \d+ *(\[heap\]|\[anon.*\]|)$", re.M)
 
@@ -74,7 +75,7 @@ def _page_out(name: str, pids: Sequence[int], allowed: float) -> None:
     for count in _chunks(pids):
         done += count
         spent = time.thread_time() - began
-        # The first areas are small, and areas have more addresses than memory.
+        # The first areas are too small to extrapolate; `done` also counts addresses without memory.
         expected = spent * (max(total / done, 1.0) if done >= CHUNK else 1.0)
         if expected > allowed:
             raise NearfarError(
