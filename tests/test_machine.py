@@ -21,9 +21,9 @@ GNUGO = ROOT / "tests/data/captures/gnugo.trace"
 SIZES = [1 << power for power in range(9, 22)]
 
 
-def test_the_promised_machines_are_there() -> None:
-    promised = {"desktop-hdd", "desktop-nvm", "optane-ssd", "nvme", "cxl"}
-    assert promised <= set(machine.names())
+def test_required_machines_are_built_in() -> None:
+    required = {"desktop-hdd", "desktop-nvm", "optane-ssd", "nvme", "cxl"}
+    assert required <= set(machine.names())
 
 
 @pytest.mark.parametrize("name", machine.names())
@@ -240,7 +240,7 @@ def test_storages_of_other_machines_are_compared_on_one_machine(tmp_path: Path) 
         (row["storage"], row["memory_fraction"], row["page_bytes"]): row["cpu_ns"]
         for row in result.rows
     }
-    # 3 storages, 2 memory sizes, 2 page sizes; processor and DRAM are the same.
+    # 3 storages, 2 memory sizes, 2 page sizes.
     assert len(own) == 3 * 2 * 2 and len(set(own.values())) == 1
     io = {row["storage"]: row["io_ns"] or 0 for row in result.rows if row["memory_fraction"] == 0.2}
     assert io["optane-ssd"] < io["nvme"] < io["hdd"]
@@ -286,7 +286,7 @@ def test_a_note_says_that_a_file_was_measured_elsewhere(tmp_path: Path, nearfar:
         "machine own was measured on another machine than this"
         in nearfar(*command, str(own)).stderr
     )
-    # A built-in machine needs no note: its name says that it is another machine.
+    # The name of a built-in machine says enough.
     assert nearfar(*command, "zen4-vm").stderr == ""
 
 

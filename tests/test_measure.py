@@ -23,7 +23,7 @@ from nearfar.measure.samples import Samples, rate_text, size_text, time_text
 # --- samples
 
 
-def test_one_disturbed_run_is_not_noise_and_many_are() -> None:
+def test_one_outlier_is_not_noise_and_several_are() -> None:
     quiet = (100.0, 101.0, 99.0, 100.0, 102.0, 98.0, 100.0, 101.0)
     assert not Samples((*quiet, 500.0)).noisy
     assert Samples((*quiet, 120.0, 125.0, 130.0, 140.0)).noisy
@@ -158,7 +158,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     if "O_DIRECT" in done.stderr:
         pytest.skip("the folder for temporary files is not on a device")
     assert done.returncode == 0 and done.stdout == "", done.stderr
-    # The file for storage requests is removed.
+    # The scratch file of the storage requests is removed.
     assert [path.name for path in folder.iterdir()] == ["here.toml"]
     return folder / "here.toml", done.stderr
 
@@ -195,7 +195,6 @@ def test_every_value_states_its_source(measured: tuple[Path, str]) -> None:
                "Intel 64", "logical block", "the size of a request", "a page")  # fmt: skip
     for key, value in found.items():
         assert value["source"].startswith(origins), (key, value)
-        # A noisy value is also reported on standard error.
         assert not value["source"].startswith("noisy") or f"nearfar: {key}: noisy: " in stderr
     assert (
         found["node.dram.local.read_latency"]["source"].count("runs, ") == 1
@@ -204,8 +203,8 @@ def test_every_value_states_its_source(measured: tuple[Path, str]) -> None:
     )
 
 
-def test_levels_are_in_order(measured: tuple[Path, str]) -> None:
-    """Only the order of latencies is checked, which holds on a busy machine too."""
+def test_latencies_grow_from_l1_to_memory(measured: tuple[Path, str]) -> None:
+    """Unlike values, this order holds on a busy machine too."""
     found = machine.load(measured[0]).to_dict()
     if not {"l1d", "l2"} <= set(found.get("cache", {})):
         pytest.skip("this machine shows no caches")
@@ -369,7 +368,7 @@ def test_swap_that_is_off_or_unused_is_left_out(tmp_path: Path) -> None:
         assert bench.notes[-1] == "storage.swap: left out: the kernel wrote little to /dev/zram0"
 
 
-#: Measures faults with the settings in a folder, and sleeps once it has changed one.
+#: Measures faults with the settings in a folder; sleeps once it has changed that of 16 KiB.
 WAITS = """
 import sys, time
 from pathlib import Path

@@ -25,7 +25,7 @@ STATED = tomllib.loads(STATEMENTS.read_text())["statement"]
 
 
 def test_every_result_of_the_paper_is_measured() -> None:
-    """Each is within its tolerance, which is parsed here independently of the package."""
+    """Each is within its tolerance, parsed here without the package."""
     found = paper.measures()
     assert {one["key"] for one in STATED} == found.keys()
     for one in STATED:
@@ -48,7 +48,7 @@ def test_reproduce_has_a_row_for_each_statement() -> None:
     assert [row["input"] for row in found.rows] == [one.get("input", "") for one in STATED]
     usual, all_modules = found.sensitivity
     assert usual["holds"] == found.holding == found.counted > 0
-    # If a core fills all modules at once, it is faster than published; no further row holds.
+    # A core that fills all modules at once is faster than published.
     assert len(all_modules["fewer"]) == 8 and not all_modules["more"]
 
 
@@ -117,11 +117,11 @@ def test_a_trace_runs_under_every_mode(mixed: Path) -> None:
 
 
 def test_a_stream_that_does_not_fit_the_cache_misses() -> None:
-    # Twice the cache; a miss adds 305 ns.
+    # 192 GiB is twice the cache. A hit takes 101 ns; a miss adds 305 ns.
     row = numa.run("192G", mode=["memory-mode"]).rows[0]
     assert row["cache_hit_rate"] == pytest.approx(0.5, abs=0.001)
     assert row["latency_ns"] == pytest.approx(101 + 0.5 * 305, rel=0.01)
-    # With pages at random places, (1 - exp(-2)) / 2.
+    # With pages at random places, the hit rate is (1 - exp(-2)) / 2.
     shuffled = numa.run("192G", mode=["memory-mode"], shuffle=True).rows[0]
     assert shuffled["cache_hit_rate"] == pytest.approx(0.432, abs=0.001)
     assert numa.run("9000G", mode=["alius"]).rows[0]["possible"] is False
@@ -141,7 +141,7 @@ SLIT = {0: [10, 21, 17, 28], 1: [21, 10, 28, 17], 2: [17, 28, 10, 28], 3: [28, 1
 
 
 def sysfs(root: Path) -> Path:
-    """Two nodes with cores and two without, as Linux shows them."""
+    """A fake /sys of two nodes with cores and two without."""
     folder = root / "devices" / "system" / "node"
     for number, row in SLIT.items():
         node = folder / f"node{number}"
@@ -307,7 +307,7 @@ def test_the_page_draws_the_machine(nearfar: Run, tmp_path: Path) -> None:
     assert main.count("<title>pmem6, 757 GiB") == 6
     assert text.count('"source":"computed"') == 5 and text.count('"source":"published"') == 9
     assert "impossible" in main
-    # 1000 GiB of aliusM: what DRAM cannot hold is split evenly.
+    # 1000 GiB of aliusM: both modules get the same share.
     assert "<title>pmem4, 757 GiB: 44.7 % filled</title>" in main
     assert "<title>pmem5, 757 GiB: 44.7 % filled</title>" in main
     nearfar(*words, "--html", tmp_path / "again.html")

@@ -1,5 +1,4 @@
-"""Outputs of commands: never over an input or inside a trace; over other files only with --force;
-one writer at a time."""
+"""Outputs are never inputs or inside a trace, replace files only with --force, and are locked."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-#: Commands with a forbidden output, such as an input; each is given --force.
+#: Commands whose output is refused even with --force.
 WRONG = {
     "a part": "info in.trace --html in.trace/part-00000.parquet",
     "trace.json": "paging in.trace --memory 50% --html in.trace/trace.json",

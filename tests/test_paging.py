@@ -21,7 +21,7 @@ CAPTURE = DATA / "captures" / "gnugo.trace"
 
 
 def page_references(trace: Path, page_bytes: int) -> list[int]:
-    """Every page reference of a trace: each page that a record overlaps, in order."""
+    """Each page that a record of the trace overlaps, in order."""
     parts = json.loads((trace / "trace.json").read_text())["parts"]
     pages: list[int] = []
     for part in parts:
@@ -51,7 +51,7 @@ def test_equals_libcachesim_on_a_capture() -> None:
 
 
 def test_equals_libcachesim_on_generated(mixed: Path) -> None:
-    """Pages below 4 KiB, and large ones of which few fit; memory below and at the footprint."""
+    """Pages below and above 4 KiB; memory below and at the footprint."""
     check_against_libcachesim(mixed, "512,64K", "10%,70%,100%")
 
 
@@ -92,8 +92,8 @@ def check_against_libcachesim(trace: Path, page_sizes: str, memory: str) -> None
                 assert misses == peer_misses(libcachesim.LRU(64), pages[size])
 
 
-def test_linux_faults_between_bounds(mixed: Path) -> None:
-    """At least one fault per page, and fewer than twice those of LRU."""
+def test_linux_faults_are_within_bounds(mixed: Path) -> None:
+    """At least one per page and, with more than 32 frames, fewer than twice those of LRU."""
     linux, lru = (paging(mixed, replacement=r, storage=["nvm-1x"]).rows for r in ("linux", "lru"))
     for a, b in zip(linux, lru, strict=True):
         assert a["pages"] == b["pages"] <= a["faults"]

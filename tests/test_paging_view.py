@@ -22,7 +22,7 @@ PARTS = (
 
 
 def times(trace: Path, **options: object) -> list[declared.Row]:
-    """Rows of a machine that describes all that the view needs; by default, memory is enough."""
+    """Rows of the machine view; by default, memory holds the whole footprint."""
     given = {"machine": "zen4-vm", "view": "machine", "memory": "100%", **options}
     return paging(trace, **given).rows  # type: ignore[arg-type]
 
@@ -63,7 +63,7 @@ def test_less_memory_leaves_processor_time_unchanged() -> None:
 
 
 def test_a_warm_page_cache_shortens_only_the_start() -> None:
-    """It saves the first reads of files, at most one request per page."""
+    """It saves at most one read of each file page."""
     trace = DATA / "captures" / "memcached.trace"
     (cold,) = times(trace, page_sizes="4K")
     for cache in ("warm", "elsewhere"):

@@ -78,7 +78,7 @@ def test_instructions_of_x86(build: Callable[..., Path], tmp_path: Path, shared:
     program = build(X86.format(shared=shared), "-nostdlib", "-static", "-no-pie", suffix=".s")
     outcome = capture.run([program], tmp_path / "t.trace")
     rows = columns(outcome.path)
-    # Begin with the fetch of the block after `jmp`, whose first store is to the buffer's start.
+    # The block after `jmp` is fetched at `first - 1`; its first store is to the buffer's start.
     first = next(at for at, row in enumerate(rows) if row[1] == STORE)
     base = rows[first][0]
     found = [(row[1], row[0] - base if row[1] != FETCH else 0, row[2]) for row in rows[first - 1 :]]

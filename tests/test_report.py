@@ -129,7 +129,7 @@ def test_every_fit_is_matched_to_its_memory_size(fractions: bool) -> None:
     assert found[1:] == findings.memories(result)
 
 
-def test_fits_of_the_fitter_are_shown(tmp_path: Path) -> None:
+def test_computed_fits_are_shown(tmp_path: Path) -> None:
     from nearfar.fit import fit_rows
     from nearfar.paging import plain_fit as plain
 
@@ -162,6 +162,7 @@ def test_fits_of_the_fitter_are_shown(tmp_path: Path) -> None:
 
 def test_ink_keeps_contrast_on_every_colour() -> None:
     def luminance(colour: str) -> float:
+        """Relative luminance, as WCAG 2 defines it; the least contrast is 4.5 there too."""
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -179,7 +180,7 @@ def test_piped_tables_are_plain_ascii_and_uncut() -> None:
     assert text.isascii()
     assert "\x1b" not in text
     assert "~" not in text
-    # 13 page sizes, 10 memory sizes, 3 storages; a mark for the best page of each of the last two.
+    # 13 page sizes, 10 memory sizes and 3 storages; each memory and storage has a marked best page.
     assert sum(1 for line in text.splitlines() if re.match(r" *(optane|nvme|desktop)", line)) == 390
     assert text.count(" * ") == 30
 
@@ -261,7 +262,7 @@ def test_plot_labels_page_sizes_that_lie_close_together() -> None:
     assert labels == ["512B", "4KiB", "2GiB"]
 
 
-def test_plot_tells_series_apart_without_colour() -> None:
+def test_plot_distinguishes_series_without_colour() -> None:
     text = terminal.paging(fixture.paging_result(), 80, 16, full=True)
     for mark, label in zip("ox+*", ("10 %", "40 %", "70 %", "100 %"), strict=True):
         assert re.search(rf"{re.escape(mark * 2)} {label} memory", text)
@@ -344,7 +345,7 @@ def test_a_misshapen_heat_map_is_refused() -> None:
 # --- pages, in the browser
 
 
-def wide(page: Any) -> int:
+def scroll_width(page: Any) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth"))
 
 
@@ -373,7 +374,7 @@ def test_choosing_memory_and_storage_moves_the_best_page(written: Path) -> None:
     assert len({size for _, size in sentences.values()}) > 1
 
     with browser.opened(written / "paging.html") as (page, problems):
-        assert wide(page) <= 1280
+        assert scroll_width(page) <= 1280
 
         def check(share: float, storage: str) -> None:
             browser.settled(page)
@@ -465,13 +466,13 @@ def test_pages_fit_a_phone_and_adapt_when_it_is_turned(written: Path) -> None:
     with browser.opened(written / "paging.html", width=360) as (page, problems):
         browser.settled(page)
         page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
-        assert wide(page) <= 360
+        assert scroll_width(page) <= 360
         for chart in page.locator(".chart").all():
             box = chart.locator("svg").bounding_box()
             assert 200 < box["width"] <= 360
         page.set_viewport_size({"width": 800, "height": 700})
         browser.settled(page)
-        assert wide(page) <= 800
+        assert scroll_width(page) <= 800
         assert page.locator(".chart svg").first.bounding_box()["width"] > 500
         page.emulate_media(color_scheme="dark")
         browser.settled(page)

@@ -1,7 +1,6 @@
 """``nearfar run``: a process that outlives its parent reads the data that was last written.
 
-``nearfar`` may kill a process, with a reason on standard error. These programs give it no reason,
-so none may be killed.
+``nearfar`` prints a reason when it kills a process, which only one test here allows.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from capturing import needs_cc
 from tiers import needs_userfaultfd
 
 POLICIES = ("ssp", "tpp", "none", "nomad")
-#: How many processes each mode has at least, and the exit code of the first.
+#: Modes of ends.c: the least number of processes, and the exit code of the first.
 MODES = {
     "daemon": (2, 0),
     "double": (3, 0),
@@ -80,7 +79,7 @@ def test_processes_that_outlive_their_parent_read_what_was_written(
 def test_a_vfork_child_of_a_killed_parent_reads_no_zeros(
     far: str, build: Callable[..., Path], commands: str, tmp_path: Path
 ) -> None:
-    """It shares the parent's memory, which must not read as zeros; it may be killed with a line."""
+    """It shares the parent's memory, and may be killed with a reason."""
     program = build(ends.SOURCE.read_text(), "-pthread")
     done = ended("vforkkill", far, "ssp", 1, program, (commands, tmp_path))
     assert not done.reports.lost() or done.reasons(), done.reports.lost()

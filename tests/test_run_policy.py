@@ -106,6 +106,7 @@ class Second(Policy):
         self.threads.add(thread.name)
         self.demote(memory, memory.capacity(0) // 20 - memory.free(0))
 """
+#: Appended to a policy: runs a program under CLASS, and prints the outcome and the objects' counts.
 RUN = """
 words, options = json.loads(sys.argv[1])
 done = live.run(words, policy=CLASS, **options)

@@ -102,7 +102,7 @@ def limit(what: str, most: str) -> str:
 
 
 def test_too_many_open_files_is_no_damage(place: Path, nearfar: Run) -> None:
-    """Whichever file cannot be opened, the error is of `ulimit`, not of a damaged file."""
+    """The error names `ulimit`, not a damaged file."""
     codes = []
     for most in range(3, 40):
         done = nearfar("paging", "in.trace", "--memory", "50%", "-o", "out",
@@ -112,7 +112,7 @@ def test_too_many_open_files_is_no_damage(place: Path, nearfar: Run) -> None:
             break
         one_line(done)
         assert "`ulimit -n`" in done.stderr, done.stderr
-        # A temporary folder may be left, as removing it takes a descriptor; the next run does.
+        # A temporary folder may be left until the next run, as removing it takes a descriptor.
         assert not (place / "out").exists()
     assert len(codes) > 1 and codes[-1] == 0
     assert sorted(file.name for file in place.iterdir()) == ["in.trace", "out"]
@@ -132,7 +132,7 @@ def test_a_start_without_descriptors_is_one_line() -> None:
 
 
 def bomb(trace: Path, pages: str, count: int = 12_000_000) -> None:
-    """Replace the part of a trace by a small file of many equal records, in pages of this size."""
+    """Replace the part of a trace by a small file of many equal records."""
     import json
 
     import numpy

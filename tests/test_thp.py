@@ -1,4 +1,4 @@
-"""``nearfar thp``: settings for huge pages, on programs with known answers; command and result."""
+"""``nearfar thp``: settings for huge pages, on programs with known answers."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_process_can_switch_huge_pages_off(tmp_path: Path) -> None:
     assert not usual.notes
     (folder := tmp_path / "off").mkdir()
     off = thp(record(folder, DISABLED, "-static", words=["0"]), machine="nvme", policy="always")
-    # The stack of the first program may have one.
+    # The stack of the first program may have a huge page.
     assert huge_faults(off)["always"] == huge_faults(usual)["always"] - 8 <= 1
     assert ["switches huge pages off for itself" in note for note in off.notes] == [True]
 
@@ -246,7 +246,7 @@ def test_page_sizes_are_set_separately(recorded: Path) -> None:
     assert row["huge_faults"] == 8
     never = thp(recorded, machine="nvme", policy="never", pages_to_scan=0).rows[0]
     grown = row["peak_bytes"] - never["peak_bytes"]
-    # 64 KiB for each touched page of the first area, and for a few of the libraries'.
+    # 64 KiB for each touched page of the first area, and for a few pages of libraries.
     assert 0 <= grown - 8 * (2 * MIB - 4096) - 8 * (60 << 10) <= 30 * (60 << 10)
 
 
@@ -255,7 +255,7 @@ def test_at_the_limit_huge_pages_are_swapped_whole_or_split(recorded: Path) -> N
     options = {"machine": "nvme", "policy": "never,madvise", "pages_to_scan": 0}
     never, whole = thp(recorded, **options, memory="24M").rows
     assert never["swap_outs"] == never["shrunk"] == whole["shrunk"] == 0
-    # More than 8 MiB are evicted; after the libc's, the huge pages are the oldest.
+    # More than 8 MiB are evicted; after pages of the libc, the huge pages are the oldest.
     assert whole["splits"] == 5 and 5 * 512 <= whole["swap_outs"] < 6 * 512
     assert whole["peak_bytes"] <= 24 * MIB and whole["memory_bytes"] == 24 * MIB
     # While reclaim finds old pages, it does not call the shrinker. With 31 MiB it does, as half of
@@ -316,7 +316,7 @@ def test_khugepaged_refills_a_released_heap(tmp_path: Path) -> None:
 
 
 def test_the_gain_of_a_short_program_depends_on_free_memory(tmp_path: Path) -> None:
-    """microsoft/mimalloc#1373; and copies after a fork, as when redis saves."""
+    """microsoft/mimalloc#1373, and copies after a fork, as when Redis saves."""
     trace = record(tmp_path, PUBLIC, words=["save"])
     asleep = {"machine": "nvme", "policy": "never,always", "pages_to_scan": 0}
     never, free = thp(trace, **asleep).rows

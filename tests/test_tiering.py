@@ -172,7 +172,7 @@ def test_a_policy_is_loaded_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_policy_without_a_base() -> None:
-    # The run makes the policy's object, which notes itself here.
+    # The run makes the policy's object.
     made: list[PromoteAtOnce] = []
 
     class Noted(PromoteAtOnce):
@@ -210,7 +210,7 @@ class CopyOnFault(Policy):
     def hint_fault(self, memory: Memory, page: int, write: bool) -> None:
         memory.disarm_hint(page)
         if memory.node_of(page) and memory.begin_copy(page, 0, self.mover):
-            # It is not complete before the fault is over.
+            # The copy is not complete before the fault is over.
             assert memory.commit_copy(page, False) is None
             self.copying.append(page)
 
@@ -328,7 +328,7 @@ class Counted(Policy):
 
 
 def adds_up(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Check that `fast_pages` of a phase is what has entered the fast node minus what has left."""
+    """Check that `fast_pages` is the pages that entered the fast node minus those that left."""
     there: dict[tuple[str, int], int] = {}
     for row in rows:
         run = (row["policy"], row["seed"])
@@ -339,7 +339,6 @@ def adds_up(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def test_the_counters_of_a_row_add_up() -> None:
-    """Also where copies are in progress at the end of a phase."""
     found = tiering("nomad-medium", policy=",".join(p["name"] for p in policies()), **SMALL)
     assert any(row["promotions"] for row in found.rows)
     adds_up(found.rows)
@@ -491,7 +490,7 @@ def test_scale_is_a_fraction_or_a_number() -> None:
     assert workloads() == dict(names.WORKLOAD)
 
 
-def test_pointer_chase_pays_latency_only() -> None:
+def test_pointer_chase_is_bound_by_latency_only() -> None:
     row = tiering("pointer-chase", policy="none", mix="read", scale="1/256", rounds=1).rows[-1]
     fast = row["fast_hit_ratio"]
     # Latencies of NOMAD's table 1, platform A, and 30 ns for a page walk of nearly every access.

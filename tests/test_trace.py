@@ -1,4 +1,4 @@
-"""Opening traces: the same records for pyarrow, Polars and the engine; damage is one clear line."""
+"""Opening traces: pyarrow, Polars and the engine read the same; damage is one clear line."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_a_null_is_refused(small: Path):
         info_module.info(small)
 
 
-def test_a_size_that_no_record_has_is_refused(small: Path):
+def test_a_record_size_above_16_bits_is_refused(small: Path):
     part = small / "part-00000.parquet"
     table = pq.read_table(part)
     sizes = pa.array([70_000, *table["size"].to_pylist()[1:]], pa.uint32())

@@ -79,7 +79,7 @@ def sized(target: int | Target, **options: Any) -> dict[str, Any]:
 
 
 def using(pid: int, low: float, high: float) -> dict[str, Any]:
-    """The first row with memory in this range (MiB), as on a busy host a program may pause."""
+    """The first row in this range of MiB. On a busy host, earlier ones may be out of it."""
 
     def found() -> dict[str, Any]:
         row = sized(pid)
@@ -430,7 +430,7 @@ def test_squeezing_begins_with_small_steps() -> None:
 
 
 def test_a_step_that_stalls_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Less than the kernel reclaims at a time is left for the next step."""
+    """An amount below what the kernel reclaims at a time is left for the next step."""
     taken: list[int] = []
     stalled = 0
     monkeypatch.setattr(squeeze.time, "sleep", lambda seconds: None)
@@ -605,7 +605,7 @@ def test_an_answer_changes_outside_of_the_interval_or_above_memory_max() -> None
     narrow = row(low_bytes=16 * MIB, high_end_bytes=16 * MIB)
     assert not monitor.has_changed(row(memory_bytes=int(16.5 * MIB)), narrow)
     assert monitor.has_changed(row(memory_bytes=17 * MIB), narrow)
-    # The peak is above MemoryMax as it was advised, which would kill.
+    # A peak above the advised MemoryMax would kill the program.
     assert monitor.has_changed(row(peak_bytes=97 * MIB), before)
 
 
@@ -669,7 +669,7 @@ def test_a_stored_answer_is_drawn_and_compared(nearfar: Run, tmp_path: Path) -> 
 def test_the_exit_code_is_that_of_the_trial(
     nearfar: Run, running: subprocess.Popen[bytes], stalled: float, code: int
 ) -> None:
-    """With a made-up trial, as a real one needs a guest."""
+    """The trial is made up, as a real one needs a guest."""
     first = f"""
 from nearfar.watch import confirm
 confirm.lacks = lambda target, swap: None

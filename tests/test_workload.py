@@ -32,7 +32,7 @@ text = { make = "words", bytes = 5000, seed = 3 }
 
 
 def short(**changes: str) -> str:
-    """The file above with keys replaced or put before the table of files."""
+    """SHORT with these keys replaced or added."""
     lines = SHORT.strip().splitlines()
     for key, value in changes.items():
         lines = [line for line in lines if not line.startswith(f"{key} =")]
@@ -214,7 +214,7 @@ def test_a_display_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_guest_s_script_runs_what_a_capture_runs(tmp_path: Path) -> None:
-    """It starts the program with its input, then the clients; they wait longer than without VM."""
+    """It starts the program with its input, then the clients. Waits are longer than outside a VM."""
     text = short(
         command='["sh", "-c", "cat >got; until [ -e done ]; do sleep 0.1; done"]',
         stdin='"typed"',
