@@ -1,4 +1,4 @@
-"""`nearfar run --far node:1` on a kernel with two memory nodes: recorded runs, and one in a guest."""
+"""`nearfar run --far node:1` on a kernel with two memory nodes: recorded runs, one in a guest."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check(name: str, case: dict[str, Any]) -> None:
     assert seen["far_loads"] == seen["promotions"]
     assert seen["far_stores"] >= seen["demotions_copied"]
     if full:
-        # Pages that find no room on node 1 stay on node 0 and are counted as over budget.
+        # Node 1 has LEFT MiB free; other pages stay on node 0, over budget.
         assert max(case["left"]) <= live.LEFT + 2 and case["nodes"][1] <= case["left"][0] * 256
         assert seen["over_budget"] > 0 and sum(case["used"]) >= 12 * 256
         return

@@ -197,7 +197,7 @@ def test_a_file_of_unknown_format_is_refused(tmp_path: Path) -> None:
         numa.describe([path])
 
 
-def test_outputs_of_the_commands(nearfar: Run, tmp_path: Path, mixed: Path) -> None:
+def test_commands_print_store_and_import(nearfar: Run, tmp_path: Path, mixed: Path) -> None:
     found = nearfar("numa", "alloc", "--size", "80G,3000G", "--mode", "memory-mode,alius",
                     "--format", "json", "-o", tmp_path / "out")  # fmt: skip
     assert found.returncode == 0, found.stderr

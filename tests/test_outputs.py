@@ -1,4 +1,4 @@
-"""Outputs are never inputs or inside a trace, replace files only with --force, and are locked."""
+"""Outputs: never over an input or in a trace, over files only with --force; one writer."""
 
 from __future__ import annotations
 

@@ -106,6 +106,7 @@ def test_instructions_of_x86(build: Callable[..., Path], tmp_path: Path, shared:
         len(atomic) :
     ] == [(LOAD, 48, 16), (STORE, 48, 16)]
     before = 8 if shared else 0
+    # Each further turn of a repeated instruction counts as one.
     turns = (4 + 4) + (4 + 2) + (5 + 2) + 2 + 2
     assert outcome.info["instructions"] == before + 1 + 1 + turns + 10
 

@@ -249,7 +249,7 @@ def test_plot_fits_its_width(width: int) -> None:
         assert text.count("KiB") == 2 * 10  # room for every label
 
 
-def test_plot_labels_page_sizes_that_lie_close_together() -> None:
+def test_plot_omits_labels_that_would_overlap() -> None:
     result = fixture.paging_result()
     kept = {512: 512, 1024: 1024, 4096: 4096, 2 << 20: 2 << 30}
     rows = [
@@ -422,7 +422,7 @@ def test_curves_points_and_series_can_be_switched(written: Path) -> None:
         browser.settled(page)
         assert marks(page, "faults", "line") == 5
         assert marks(page, "faults", "symbol") == 5 * len(fixture.PAGES)
-        # Bad fits are dotted, good ones solid.
+        # Bad fits are dotted.
         dashes = page.evaluate(
             "[...document.querySelectorAll('#faults-chart .mark-line path')]"
             ".map(p => p.getAttribute('stroke-dasharray'))"
@@ -456,7 +456,6 @@ def test_curves_points_and_series_can_be_switched(written: Path) -> None:
         page.locator("#tlb-chart .mark-symbol path").first.hover()
         page.wait_for_selector("#vg-tooltip-element.visible")
         assert "512" in page.inner_text("#vg-tooltip-element")
-        # The table says which fits are bad.
         assert page.locator(".verdict.bad").count() == 2
         assert "2 of 11 fits are bad" in page.inner_text("#fits .warning")
     assert problems == []
@@ -658,7 +657,7 @@ def test_runs_of_one_program_and_view_are_compared(tmp_path: Path) -> None:
         report([folders[0], tmp_path / "numa.run"])
 
 
-def test_the_page_of_a_sweep(tmp_path: Path) -> None:
+def test_the_page_of_a_sweep_has_its_choices(tmp_path: Path) -> None:
     made = swept(tmp_path)
     pages = RowsPage(made)
     text = pages.html()
@@ -672,7 +671,7 @@ def test_the_page_of_a_sweep(tmp_path: Path) -> None:
     assert any(math.isclose(ratio, other) for other in lru.ratios)
 
 
-def test_the_page_of_nearfar_run() -> None:
+def test_the_page_of_nearfar_run_has_its_summary() -> None:
     text = ran().html()
     assert "2 times as long as without nearfar: 4.00" in text.replace("\u00a0", " ")
     assert "on Linux 6.18" in text and "promotions" in text and "shadow copies" not in text

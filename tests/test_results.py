@@ -286,7 +286,9 @@ def test_results_without_a_chart_or_rows_raise_errors() -> None:
 
 
 @KINDS
-def test_folders_of_results(kind: str, made: Callable[[str], Any], tmp_path: Path) -> None:
+def test_a_result_is_written_to_a_folder(
+    kind: str, made: Callable[[str], Any], tmp_path: Path
+) -> None:
     result = made(kind)
     if not isinstance(result, FolderResult):
         pytest.skip(f"{kind} gives no folder")

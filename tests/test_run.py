@@ -153,7 +153,6 @@ def test_a_run_is_recorded_compared_and_reported(nearfar: Run, tmp_path: Path) -
     assert row["budget_bytes"] == 4 << 20 and row["far_size_bytes"] == 64 << 20
     assert row["knobs"] == "notice=write-protect" and row["far_latency_ns"] == 0
     assert live.Outcome(**json.loads(outcome.to_json())) == outcome
-    # An existing result is not replaced.
     done = nearfar("run", *words, "-o", tmp_path / "ssp.run", "--", *program)
     assert done.returncode == 2 and "--force" in done.stderr and done.stdout == ""
 

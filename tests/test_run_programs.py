@@ -161,7 +161,7 @@ def test_no_page_is_wrong_in_rare_cases(kind: str, build: Callable[..., Path]) -
         seen = outcome.counters
         if seen["far_loads"] > 0 or kind == "own-faults":
             break
-    # Memory that has a userfaultfd already is left alone.
+    # Memory with a userfaultfd of the program is left alone.
     assert (seen["far_loads"] > 0) == (kind != "own-faults"), seen
     assert (seen["pinned"] > 0) or kind != "locked", seen
 

@@ -378,7 +378,7 @@ def on_terminal(at: str, words: list[str], env: dict[str, str], folder: Path) ->
     ],
 )
 @pytest.mark.parametrize("words", ["machine show optane-ssd", "paging app.trace"])
-def test_colours(
+def test_colours_follow_terminal_environment_and_flag(
     words: str,
     terminal: bool,
     env: dict[str, str],
@@ -404,7 +404,9 @@ def test_colours(
     assert (ESCAPE in text) == wanted, text[:400]
 
 
-def test_progress(inputs: Path, nearfar: Run, commands: str) -> None:
+def test_progress_is_shown_at_a_terminal_or_if_asked_for(
+    inputs: Path, nearfar: Run, commands: str
+) -> None:
     study = ["paging", str(inputs / "app.trace"), "--page-sizes", "4K", "--memory", "90%"]
     assert nearfar(*study).stderr == ""
     assert "references" in nearfar(*study, "--progress", "always").stderr
@@ -512,7 +514,7 @@ def in_bash(script: str, env: dict[str, str]) -> str:
 
 
 def test_completion_installs_for_the_parent_shell(shell_env: dict[str, str]) -> None:
-    """`; true` keeps bash from replacing itself by the command: it must stay the parent process."""
+    """`; true` keeps bash as the parent process; it would execute a last command in its place."""
     shown = in_bash("nearfar --show-completion; true", shell_env)
     assert "_NEARFAR_COMPLETE=complete_bash" in shown
     installed = in_bash("nearfar --install-completion; true", shell_env)

@@ -212,7 +212,7 @@ def test_an_older_trace_does_not_say_whether_it_is_whole() -> None:
 
 
 def test_ram_is_shared_with_zram() -> None:
-    """x + (300 - x) / 3 = 200 MiB leaves 150 MiB uncompressed."""
+    """Of 300 MiB, x stay uncompressed: x + (300 - x) / 3 = 200 MiB gives x = 150 MiB."""
 
     def shared(ram: int, swap: str = "zram") -> float:
         return (

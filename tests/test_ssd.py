@@ -226,7 +226,7 @@ def test_options_are_kept_with_the_result(nearfar: Run, server: Path, tmp_path: 
     assert json.loads(repeated.stdout)["rows"] == [row]
 
 
-def test_the_page_in_a_browser(result: SsdResult, tmp_path: Path) -> None:
+def test_the_page_works_in_a_browser(result: SsdResult, tmp_path: Path) -> None:
     path = tmp_path / "ssd.html"
     text = result.html()
     assert text == result.html()
@@ -235,7 +235,7 @@ def test_the_page_in_a_browser(result: SsdResult, tmp_path: Path) -> None:
     with browser.opened(path) as (page, problems):
         assert page.locator(".ssd-bar").count() == len(result.rows)
         page.select_option("#which", "2")
-        # The threshold of smart:50us is drawn in.
+        # The threshold of smart:50us.
         page.wait_for_selector('line[stroke-dasharray="4,4"]', state="attached")
         assert page.locator(".mark-rect path").count() > 5
     assert problems == []

@@ -217,7 +217,7 @@ def test_without_memory_there_is_one_line(place: Path, words: str) -> None:
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:
-    """Run a shell's line with ``nearfar`` as a command, so that Python starts with its streams."""
+    """Run a shell's line with ``nearfar`` as a command; Python starts with the line's streams."""
     text = f'nearfar() {{ {shlex.join(PROGRAM)} "$@"; }}; {line}'
     return subprocess.run(
         ["bash", "-c", text], capture_output=True, text=True, timeout=HANG, check=False
@@ -286,7 +286,7 @@ def test_streams_that_are_closed_from_the_start(place: Path) -> None:
 
 
 def test_file_names_that_are_not_utf8(place: Path, nearfar: Run) -> None:
-    """Every command takes and makes files whose names are any bytes but 0."""
+    """Commands read and write files with such names."""
     name = os.fsdecode(b"caf\xe9")
     (place / "in.trace").rename(place / f"{name}.trace")
     (place / f"{name}.din").write_text("0 1000\n1 2000\n")

@@ -188,7 +188,7 @@ def huge_faults(result: ThpResult) -> dict[str, int]:
 
 def test_advice_of_the_program_counts(recorded: Path) -> None:
     result = thp(recorded, machine="nvme", policy="never,madvise,always", pages_to_scan=0)
-    # Eight ranges in each area; the libc and the stack have none of 2 MiB.
+    # Eight ranges in each area; libc and stack have no range of 2 MiB.
     assert huge_faults(result) == {"never": 0, "madvise": 8, "always": 16}
     never, madvise, always = result.rows
     for row, ranges in ((madvise, 8), (always, 16)):
@@ -342,9 +342,7 @@ def test_swap_counts_are_near_those_of_a_kernel(
     assert row["shrunk"] == shrunk
 
 
-def test_at_the_limit_only_advised_faults_reclaim_for_huge_pages(
-    recorded: Path,
-) -> None:
+def test_at_the_limit_only_advised_faults_reclaim_for_huge_pages(recorded: Path) -> None:
     options = {"machine": "nvme", "policy": "always,defer", "pages_to_scan": 0, "memory": "12M"}
     always, defer = thp(recorded, **options).rows
     # Five huge pages of the first area fit beside the libc; `always` makes room for the second.

@@ -389,7 +389,7 @@ def test_huge_pages_are_promoted_whole() -> None:
     assert row["promotions"] % 512 == 0
 
 
-def test_three_nodes(tmp_path: Path) -> None:
+def test_a_machine_may_have_three_nodes(tmp_path: Path) -> None:
     text = (Path(__file__).resolve().parents[1] / "machines" / "cxl-a.toml").read_text()
     third = text[text.index("[node.slow]") : text.index("# Weak sources")]
     third = third.replace("node.slow", "node.slower").replace("407ns", "900ns")
@@ -548,7 +548,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_page_in_a_browser(page: Path) -> None:
+def test_the_page_works_in_a_browser(page: Path) -> None:
     with browser.opened(page) as (shown, problems):
         shown.wait_for_function("document.querySelectorAll('svg.marks').length >= 11")
         assert shown.text_content(".finding").startswith("ssp is fastest")
@@ -556,7 +556,7 @@ def test_page_in_a_browser(page: Path) -> None:
     assert problems == []
 
 
-def test_example_runs(nearfar: Callable[..., Any]) -> None:
+def test_the_example_runs(nearfar: Callable[..., Any]) -> None:
     import subprocess
 
     command = [sys.executable, str(EXAMPLES / "ssp.py"), "1/512"]

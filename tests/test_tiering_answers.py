@@ -77,7 +77,7 @@ def study(times: Mapping[float | None, Times], phase: str = "round-4", **run: An
         ({"oracle": [100]}, "Only `oracle`, a bound, was run: no policy to compare."),
     ],
 )  # fmt: skip
-def test_which_policy(times: Times, sentence: str) -> None:
+def test_the_first_answer_names_the_fastest_policy(times: Times, sentence: str) -> None:
     assert answers.answers(study({None: times})) == [sentence]
 
 
@@ -89,7 +89,7 @@ def several(**slower: Sequence[float]) -> dict[float | None, Times]:
     }
 
 
-def test_how_much_fast_memory() -> None:
+def test_the_second_answer_names_the_fast_memory_needed() -> None:
     found = study(
         several(
             none=(400, 300, 200, 100),

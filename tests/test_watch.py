@@ -154,7 +154,6 @@ def test_more_memory_never_has_more_faults(cycles: list[list[float]], limit: flo
 
 
 def test_without_a_window_of_few_faults_the_answer_is_the_peak() -> None:
-    """The interval begins below the last point of the curve."""
     plan = Plan.of(of_pid(os.getpid()), swap="zram", machine="nvme", slowdown="0.001%")
     last = Memory(anonymous=1000 * PAGE)
     seen = Watched([cycle(100, 200, 300)], seconds=1.0, most=1000 * PAGE, last=last)
@@ -282,7 +281,7 @@ def test_memory_shared_with_a_fork_is_used_if_the_child_uses_it() -> None:
         finally:
             os.killpg(child.pid, signal.SIGKILL)
     longest = max((one for cycle in seen.cycles for one in cycle), key=lambda one: one.seconds)
-    # The child uses 8 MiB, the interpreter some.
+    # The child uses 8 MiB, and the interpreter has its own.
     assert 7.8 * MIB <= longest.anonymous <= 14 * MIB
 
 
@@ -456,7 +455,7 @@ def test_every_method_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("name", ORDER)
 def test_the_error_of_a_method_is_the_measured_one(name: str) -> None:
-    """Rounded up to 5 %, at least 10 %; the documentation has the same."""
+    """Rounded up to a multiple of 5 %, at least 10 %; the documentation has the same."""
     sys.path.insert(0, str(PACKAGE.parents[1] / "bench"))
     from cases.watch import stated
 
@@ -471,7 +470,9 @@ def test_the_error_of_a_method_is_the_measured_one(name: str) -> None:
 
 
 @needs_cc
-def test_all_outputs(nearfar: Run, running: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_an_answer_is_printed_stored_compared_and_emitted(
+    nearfar: Run, running: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
     folder = tmp_path / "hot.watch"
     options = ("--for", "2s", "--budget", "50%", "--swap", "zram", "--machine", "nvme")
     done = nearfar("watch", running.pid, *options, "-o", folder)
