@@ -286,7 +286,7 @@ def test_a_note_says_that_a_file_was_measured_elsewhere(tmp_path: Path, nearfar:
         "machine own was measured on another machine than this"
         in nearfar(*command, str(own)).stderr
     )
-    # The name of a built-in machine says enough.
+    # A built-in machine gets no note.
     assert nearfar(*command, "zen4-vm").stderr == ""
 
 

@@ -307,7 +307,7 @@ def test_the_page_draws_the_machine(nearfar: Run, tmp_path: Path) -> None:
     assert main.count("<title>pmem6, 757 GiB") == 6
     assert text.count('"source":"computed"') == 5 and text.count('"source":"published"') == 9
     assert "impossible" in main
-    # 1000 GiB of aliusM: both modules get the same share.
+    # 1000 GiB of aliusM: what DRAM cannot hold is split evenly.
     assert "<title>pmem4, 757 GiB: 44.7 % filled</title>" in main
     assert "<title>pmem5, 757 GiB: 44.7 % filled</title>" in main
     nearfar(*words, "--html", tmp_path / "again.html")

@@ -1,4 +1,4 @@
-"""``nearfar numa plan``, and its scripts and units, run with real tools or a fake /sys."""
+"""``nearfar numa plan``, and its scripts and units, checked with real tools or a fake /sys."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ import agree  # noqa: E402
 import placement  # noqa: E402
 
 DATA = ROOT / "tests" / "data" / "numa"
+#: kernel-cxl-2socket, kernel-optane-4node-added, kernel-optane-4node.
 RECORDS = sorted(DATA.glob("kernel-*.json"))
 #: QEMU's firmware tables of a machine with persistent memory on nodes 2 and 3.
 NVDIMM = DATA / "nvdimm.json"
@@ -45,7 +46,7 @@ def test_the_model_agrees_with_the_kernel(path: Path) -> None:
         last = {str(node): pages for node, pages in enumerate(case["path"][-1][1:]) if pages}
         assert case["maps"] == last
         assert sum(last.values()) == case["pages"]
-        # Page tables take free pages too.
+        # The tolerance covers page tables.
         for node, (free, left) in enumerate(zip(case["free"], case["left"], strict=True)):
             gone = free - left - case["path"][-1][1 + node]
             assert abs(gone) <= agree.TOLERANCE * case["pages"]
@@ -139,7 +140,7 @@ def test_firmware_tables_describe_the_nodes_of_the_machine_file(path: Path, tmp_
     for node, wanted in zip(found, expected["nodes"], strict=True):
         assert node.read_latency == round(wanted["local_read_ns"])
         assert bool(node.cpus) == bool(wanted["cpus"]) and node.socket == wanted["socket"]
-        # Ranges for hot-plugged memory, 62 GiB in one record, are not counted.
+        # Ranges reserved for memory hotplug, 62 GiB in one record, are not counted.
         assert 64 << 20 <= node.size <= 256 << 20
     text, assumed = numa.to_machine(found)
     assert not assumed

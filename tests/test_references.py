@@ -87,6 +87,7 @@ def test_instructions_of_x86(build: Callable[..., Path], tmp_path: Path, shared:
         (LOAD, 0, 8), (STORE, 0, 8), (LOAD, 8, 8), (STORE, 8, 8), (LOAD, 16, 4), (STORE, 16, 4),
         (LOAD, 24, 4), (STORE, 24, 4), (LOAD, 32, 1), (STORE, 32, 1),
     ]  # fmt: skip
+    # A fetch has the summed lengths of the instructions of its block.
     expected = [(FETCH, 0, 3 + 5 + 2 + 3), (STORE, 0, 8)]
     for k in range(1, 5):
         expected += [*turn, (STORE, 8 * k, 8)]
@@ -169,7 +170,7 @@ def test_instructions_of_aarch64(
     expected += [(LOAD, 8, 8), (STORE, 8, 8)]
     assert [(row[1], row[0] - base, row[2]) for row in rows] == expected
     assert base % 512 == 0
-    assert outcome.info["instructions"] == len(shared) + len(code) - 1
+    assert outcome.info["instructions"] == len(shared) + len(code) - 1  # not the last nop
 
 
 @needs_qemu_arm

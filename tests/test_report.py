@@ -420,6 +420,7 @@ def test_choosing_memory_and_storage_moves_the_best_page(written: Path) -> None:
 def test_curves_points_and_series_can_be_switched(written: Path) -> None:
     with browser.opened(written / "paging.html") as (page, problems):
         browser.settled(page)
+        # At first, five of ten memory sizes are drawn.
         assert marks(page, "faults", "line") == 5
         assert marks(page, "faults", "symbol") == 5 * len(fixture.PAGES)
         # Bad fits are dotted.

@@ -55,7 +55,7 @@ def enlarged(described: machines.Machine) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def changed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A function that sets values of the machine of this name whenever it is loaded."""
+    """A function that sets values of a named machine whenever it is loaded."""
     load, parse = machines.load, machines.parse
 
     def change(name: str, values: Mapping[str, str]) -> None:

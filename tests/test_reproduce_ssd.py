@@ -1,4 +1,4 @@
-"""``nearfar reproduce ssd``: UMD, the SSD with a DRAM interface of paper 002."""
+"""``nearfar reproduce ssd``: UMD, the DRAM-interface SSD of paper 002."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_no_page_is_wrong(far: str, tmp_path: Path, build: Callable[..., Path]) 
 @needs_userfaultfd
 @needs_cc
 def test_mappings_that_change_are_followed(build: Callable[..., Path]) -> None:
-    """userfaultfd copies into one mapping at a time, and moves only between like mappings."""
+    """userfaultfd copies into one mapping at a time, and moves only between compatible ones."""
     program = build((HERE / "mappings.c").read_text())
     output, outcome = run(str(program), fast="2M", far="lz4", policy="ssp")
     assert output == "0 pages were wrong\n" and outcome.exit_code == 0

@@ -490,7 +490,7 @@ COMPLETIONS: list[Completion] = [
 
 @pytest.fixture(scope="module")
 def shell_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment variables with an empty HOME, and `nearfar` in PATH."""
+    """Environment variables with a new HOME, and `nearfar` in PATH."""
     home = tmp_path_factory.mktemp("home")
     (home / "bin").mkdir()
     tool = home / "bin" / "nearfar"
@@ -514,7 +514,7 @@ def in_bash(script: str, env: dict[str, str]) -> str:
 
 
 def test_completion_installs_for_the_parent_shell(shell_env: dict[str, str]) -> None:
-    """`; true` keeps bash as the parent process; it would execute a last command in its place."""
+    """`; true` keeps bash as the parent process."""
     shown = in_bash("nearfar --show-completion; true", shell_env)
     assert "_NEARFAR_COMPLETE=complete_bash" in shown
     installed = in_bash("nearfar --install-completion; true", shell_env)

@@ -217,8 +217,8 @@ def test_the_region_that_gains_is_the_one_that_misses(run: Path, trace: Path) ->
         small = next(o for o in found.sizes if o["name"] == one["name"] and o["page_bytes"] == 4096)
         assert one["saved_ns"] == pytest.approx(small["ns"] - one["ns"])
         assert one["added_bytes"] == one["resident_bytes"] - small["resident_bytes"]
-    # All terms but caches and memory. The sums differ slightly, as terms are per reference, and the
-    # number of references depends on the page size.
+    # Regions save the time of all terms but caches and memory. The sums differ slightly, as terms
+    # are per reference, and the number of references depends on the page size.
     whole = sum(one["saved_ns"] for one in found.sizes if one["page_bytes"] == 2 << 20)
     terms = {term["term"]: term["saved_ns"] for term in explain(run, page="2M").terms}
     assert whole == pytest.approx(

@@ -229,8 +229,8 @@ def test_khugepaged_collapses_nearly_full_ranges(recorded: Path) -> None:
     (nearly,) = thp(recorded, **fast, max_ptes_none=1).rows
     assert (full["merges"], nearly["merges"]) == (0, 8)
     # Faults give huge pages to the first two areas, khugepaged to the fourth.
-    (any_,) = thp(recorded, **{**fast, "policy": "always"}, max_ptes_none=511).rows
-    assert (any_["huge_faults"], any_["merges"]) == (16, 8)
+    (row,) = thp(recorded, **{**fast, "policy": "always"}, max_ptes_none=511).rows
+    assert (row["huge_faults"], row["merges"]) == (16, 8)
 
 
 def test_without_free_blocks_only_advised_faults_compact(recorded: Path) -> None:
@@ -268,6 +268,7 @@ def test_at_the_limit_huge_pages_are_swapped_whole_or_split(recorded: Path) -> N
 
 def test_khugepaged_works_while_the_program_sleeps(tmp_path: Path) -> None:
     trace = record(tmp_path, SLEEPER, "-static")
+    # Only `idle` events have a value in `to`: nanoseconds.
     idle = sum(event["to"] for event in open_trace(trace).regions.to_pylist())
     assert idle >= 1e9
     # Each scan covers one range of 2 MiB; the first comes after half of `scan_sleep`.
@@ -294,8 +295,8 @@ OFTEN = {
 
 def test_huge_pages_fill_a_sparse_gigabyte(tmp_path: Path) -> None:
     trace = record(tmp_path, PUBLIC, words=["sparse"])
-    for none, merges in ((511, 512), (0, 0)):
-        never, always = thp(trace, **OFTEN, max_ptes_none=none).rows
+    for max_none, merges in ((511, 512), (0, 0)):
+        never, always = thp(trace, **OFTEN, max_ptes_none=max_none).rows
         # Faults fill the first GiB whatever khugepaged may do.
         assert (always["huge_faults"], always["merges"]) == (512, merges)
         grown = (512 + merges) * (2 * MIB - 4096)
@@ -306,8 +307,8 @@ def test_huge_pages_fill_a_sparse_gigabyte(tmp_path: Path) -> None:
 def test_khugepaged_refills_a_released_heap(tmp_path: Path) -> None:
     """golang/go#64332: it collapses mostly released ranges, unless max_ptes_none is 0."""
     trace = record(tmp_path, PUBLIC, words=["heap"])
-    for none, merges, mib in ((511, 32, 64), (0, 0, 16)):
-        result = thp(trace, **OFTEN, max_ptes_none=none)
+    for max_none, merges, mib in ((511, 32, 64), (0, 0, 16)):
+        result = thp(trace, **OFTEN, max_ptes_none=max_none)
         never, always = result.rows
         assert (always["splits"], always["merges"]) == (32, merges)
         last = {point["policy"]: point["mapped_bytes"] for point in result.points}

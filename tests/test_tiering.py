@@ -172,7 +172,7 @@ def test_a_policy_is_loaded_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_policy_without_a_base() -> None:
-    # The run makes the policy's object.
+    # `Noted` keeps the object that the run makes.
     made: list[PromoteAtOnce] = []
 
     class Noted(PromoteAtOnce):

@@ -79,7 +79,7 @@ def sized(target: int | Target, **options: Any) -> dict[str, Any]:
 
 
 def using(pid: int, low: float, high: float) -> dict[str, Any]:
-    """The first row in this range of MiB. On a busy host, earlier ones may be out of it."""
+    """The first row with anonymous memory in this range (MiB); a busy host disturbs others."""
 
     def found() -> dict[str, Any]:
         row = sized(pid)
@@ -154,6 +154,7 @@ def test_more_memory_never_has_more_faults(cycles: list[list[float]], limit: flo
 
 
 def test_without_a_window_of_few_faults_the_answer_is_the_peak() -> None:
+    """The interval begins below the last point of the curve, which has 250 pages."""
     plan = Plan.of(of_pid(os.getpid()), swap="zram", machine="nvme", slowdown="0.001%")
     last = Memory(anonymous=1000 * PAGE)
     seen = Watched([cycle(100, 200, 300)], seconds=1.0, most=1000 * PAGE, last=last)
