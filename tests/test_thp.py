@@ -268,7 +268,7 @@ def test_at_the_limit_huge_pages_are_swapped_whole_or_split(recorded: Path) -> N
 
 def test_khugepaged_works_while_the_program_sleeps(tmp_path: Path) -> None:
     trace = record(tmp_path, SLEEPER, "-static")
-    # Only `idle` events have a value in `to`: nanoseconds.
+    # Here, only `idle` events have a value in `to`: nanoseconds.
     idle = sum(event["to"] for event in open_trace(trace).regions.to_pylist())
     assert idle >= 1e9
     # Each scan covers one range of 2 MiB; the first comes after half of `scan_sleep`.
