@@ -216,7 +216,6 @@ def test_the_measured_machine_is_the_default(
     result = paging(GNUGO, memory="100%", page_sizes="4K,64K")
     assert (result.run["machine"], result.run["options"]["view"]) == ("here", "machine")
     assert "--machine here" in result.run["command"]
-    # All its storages are studied by default.
     assert {row["storage"] for row in result.rows} == set(machine.load("zen4-vm").storages)
 
 
@@ -230,7 +229,6 @@ def test_a_default_machine_measured_without_storage_borrows_that_of_nvme(
     kept.write_text(text[: text.index("[storage")])
     assert list(machine.paging_machine(None).storages) == ["nvme"]
     assert list(machine.paging_machine(None, ["hdd"]).storages) == ["hdd"]
-    # Named explicitly, it borrows none.
     assert list(machine.paging_machine("here").storages) == []
 
 
@@ -286,7 +284,6 @@ def test_a_note_says_that_a_file_was_measured_elsewhere(tmp_path: Path, nearfar:
         "machine own was measured on another machine than this"
         in nearfar(*command, str(own)).stderr
     )
-    # A built-in machine gets no note.
     assert nearfar(*command, "zen4-vm").stderr == ""
 
 
@@ -310,7 +307,6 @@ def test_a_built_in_machine_is_changed_as_its_error_says(tmp_path: Path, nearfar
     assert "or take it out in its file" in nearfar(*words, "--machine", own, cwd=tmp_path).stderr
     parts = re.split(r"^(?=\[)", text, flags=re.M)
     (tmp_path / own).write_text("".join(p for p in parts if not p.startswith("[tlb.second]")))
-    # Without the section, the error no longer names its key.
     assert "key tlb.second" not in nearfar(*words, "--machine", own, cwd=tmp_path).stderr
 
 

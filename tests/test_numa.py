@@ -184,7 +184,6 @@ def test_sysfs_is_read(tmp_path: Path) -> None:
     text, assumed = numa.to_machine(numa.describe([tmp_path / "devices" / "system" / "node"]))
     assert any("renumbered" in line for line in assumed)
     assert len(tomllib.loads(text)["topology"]["nodes"]) == 3
-    # The written file works in a study.
     row = numa.run("5G", machine=str(path), mode=["kmem-dax"]).rows[0]
     assert row["possible"] and row["local_far_share"] > 0
 
@@ -204,7 +203,6 @@ def test_commands_print_store_and_import(nearfar: Run, tmp_path: Path, mixed: Pa
     printed = json.loads(found.stdout)
     assert [row["possible"] for row in printed["rows"]] == [True, False, True, True]
     assert json.loads((tmp_path / "out" / "run.json").read_text()) == printed
-    # The recorded command reproduces the result.
     again = nearfar(*shlex.split(printed["run"]["command"])[1:], "--format", "json")
     assert json.loads(again.stdout) == printed
     import pyarrow.parquet

@@ -109,7 +109,6 @@ def test_explain_compares_the_parts_with_4k(nearfar: Run, tmp_path: Path) -> Non
     assert found.total["tlb_misses"] == large["tlb_misses"] > 0
     for places in (found.regions, found.ranges, found.sites, found.functions):
         assert sum(one["tlb_misses"] for one in places) == large["tlb_misses"]
-    # The regions account for all time of the TLB, page walks, faults and I/O.
     spent = sum(large[part] for part in ("tlb_ns", "walk_ns", "fault_ns", "io_ns", "start_ns"))  # type: ignore[literal-required]
     assert sum(one["ns"] for one in found.regions) == pytest.approx(spent)
     assert [term["ns"] for term in found.terms] == [large[part] for part in PARTS]  # type: ignore[literal-required]

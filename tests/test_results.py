@@ -196,7 +196,6 @@ def test_a_notebook_shows_rows_and_chart_without_scripts(
     shown = result._repr_html_()
     assert "<table>" in shown and "<script" not in shown
     assert f"{result.table.num_rows:,} rows" in shown
-    # The chart is an image, made by `plot`.
     (picture,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', shown)
     assert b'class="mark-group role-title"' in base64.b64decode(picture)
 

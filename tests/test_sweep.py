@@ -179,7 +179,6 @@ def test_a_cells_key_depends_on_contents_of_trace_and_machine(folder: Path) -> N
     part.write_bytes(changed)
     second = keys()
     assert [a == b for a, b in zip(first, second, strict=True)] == [False] * 3 + [True] * 3
-    # A changed machine file changes all keys.
     machine = folder / "optane-ssd.toml"
     text = (DATA.parent.parent / "machines" / "optane-ssd.toml").read_text(encoding="utf-8")
     machine.write_text(text, encoding="utf-8")

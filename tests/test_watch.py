@@ -628,7 +628,7 @@ def test_metrics_follow_prometheus() -> None:
     assert samples["nearfar_watch_memory_bytes"] == 16 * MIB
     assert samples["nearfar_watch_slowdown_ratio"] == 0.05
     assert samples["nearfar_watch_answer_timestamp_seconds"] == 12.5
-    assert "nearfar_watch_high_bytes" not in samples  # there is none
+    assert "nearfar_watch_high_bytes" not in samples
 
 
 def test_metrics_replace_only_metrics(nearfar: Run, tmp_path: Path) -> None:
