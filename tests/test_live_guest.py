@@ -1,4 +1,4 @@
-"""`nearfar run --far node:1` on a kernel with two memory nodes: records, and a run in a guest."""
+"""`nearfar run --far node:1` on a kernel with two memory nodes: recorded runs, one in a guest."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ def recorded(architecture: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("architecture", live.ARCHITECTURES)
-def test_the_runtime_worked_on_memory_nodes(architecture: str) -> None:
+def test_recorded_runs_on_memory_nodes_agree(architecture: str) -> None:
     record = recorded(architecture)
-    apart = [one for one in live.agreements(record) if not one.holds]
-    assert not apart
+    assert not [one for one in live.agreements(record) if not one.holds]
     passed = record["tests"]["passed"]
     assert {f"linux::tests::{name}" for name in ON_NODES} <= {*passed}
     for name, case in record.get("cases", {}).items():
@@ -43,7 +42,7 @@ def test_the_runtime_worked_on_memory_nodes(architecture: str) -> None:
 
 
 def check(name: str, case: dict[str, Any]) -> None:
-    """Check invariants of a program's run on two nodes, under any policy."""
+    """Check invariants of a run under any policy. Memory is counted in pages of 4 KiB."""
     policy, _, full = name.partition(", ")
     if policy == "alone":
         assert case["nodes"][0] > 0 and case["nodes"][1] == 0
@@ -56,18 +55,18 @@ def check(name: str, case: dict[str, Any]) -> None:
     assert seen["far_loads"] == seen["promotions"]
     assert seen["far_stores"] >= seen["demotions_copied"]
     if full:
-        # Pages that find no room on node 1 stay on node 0 and are counted as over budget.
+        # Node 1 has LEFT MiB free; other pages stay on node 0, over budget.
         assert max(case["left"]) <= live.LEFT + 2 and case["nodes"][1] <= case["left"][0] * 256
         assert seen["over_budget"] > 0 and sum(case["used"]) >= 12 * 256
         return
     assert (seen["promotions"] > 0) == (policy != "none")
     assert (seen["shadow_copies"] > 0) == (policy in ("nomad", "ssp"))
-    # Of 12 MiB, 4 MiB are fast; the rest is on node 1.
+    # The program has 12 MiB, of which 4 MiB are fast.
     assert case["used"][0] <= 1024 and case["nodes"][1] >= (12 - 4) * 256
 
 
 def test_promoting_policies_make_hot_pages_fast() -> None:
-    """2 MiB of 12 are read repeatedly; by the kernel's maps, at most 1 MiB of them ends slow."""
+    """Of 2 MiB read repeatedly, at most 1 MiB ends on the slow node, by the kernel's maps."""
     found = recorded("x86_64")["hot"]
     assert [*found] == [f"{policy}, hot" for policy in ("none", *live.PROMOTING)]
     for name, case in found.items():
@@ -87,26 +86,26 @@ def test_wrong_records_are_noticed() -> None:
     other["cases"]["ssp"]["sum"] = "0"
     other["cases"]["tpp"]["nodes"][1] = 100
     other["tests"]["not_run"] = [["linux::tests::x", "no userfaultfd"]]
-    apart = [one.item for one in live.agreements(other) if not one.holds]
+    disagreeing = [one.item for one in live.agreements(other) if not one.holds]
     expected = [
         "tests that were not run",
         "tpp: pages on node 1",
         "ssp: what is read",
     ]
-    assert apart == expected
+    assert disagreeing == expected
     with pytest.raises(NearfarError, match="a wrong byte: page 7, word 1: 3, written 4"):
         live.parse("@@case ssp\n@@wrong page 7, word 1: 3, written 4\n")
 
 
 @pytest.mark.long("a guest under TCG")
 def test_a_program_runs_on_two_nodes() -> None:
-    """The program checks the data it reads; a real kernel's maps give the nodes of its pages."""
+    """The program checks the data it reads; the guest's kernel gives the nodes of its pages."""
     tool("cargo", "cargo")
     fetched("x86_64")
     found = live.programs("x86_64", ("ssp",), (), 20_000)
     assert [*found["cases"]] == ["alone", "ssp"]
     for policy, case in found["cases"].items():
         check(policy, case)
+    # `agreements` needs results of the Rust tests, which this run leaves out.
     found |= {"tests": {"not_run": [], "passed": ["these"]}}
-    apart = [one for one in live.agreements(found) if not one.holds]
-    assert not apart
+    assert not [one for one in live.agreements(found) if not one.holds]

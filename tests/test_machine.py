@@ -21,9 +21,9 @@ GNUGO = ROOT / "tests/data/captures/gnugo.trace"
 SIZES = [1 << power for power in range(9, 22)]
 
 
-def test_the_promised_machines_are_there() -> None:
-    promised = {"desktop-hdd", "desktop-nvm", "optane-ssd", "nvme", "cxl"}
-    assert promised <= set(machine.names())
+def test_required_machines_are_built_in() -> None:
+    required = {"desktop-hdd", "desktop-nvm", "optane-ssd", "nvme", "cxl"}
+    assert required <= set(machine.names())
 
 
 @pytest.mark.parametrize("name", machine.names())
@@ -216,7 +216,6 @@ def test_the_measured_machine_is_the_default(
     result = paging(GNUGO, memory="100%", page_sizes="4K,64K")
     assert (result.run["machine"], result.run["options"]["view"]) == ("here", "machine")
     assert "--machine here" in result.run["command"]
-    # All its storages are studied by default.
     assert {row["storage"] for row in result.rows} == set(machine.load("zen4-vm").storages)
 
 
@@ -230,7 +229,6 @@ def test_a_default_machine_measured_without_storage_borrows_that_of_nvme(
     kept.write_text(text[: text.index("[storage")])
     assert list(machine.paging_machine(None).storages) == ["nvme"]
     assert list(machine.paging_machine(None, ["hdd"]).storages) == ["hdd"]
-    # Named explicitly, it borrows none.
     assert list(machine.paging_machine("here").storages) == []
 
 
@@ -240,7 +238,7 @@ def test_storages_of_other_machines_are_compared_on_one_machine(tmp_path: Path) 
         (row["storage"], row["memory_fraction"], row["page_bytes"]): row["cpu_ns"]
         for row in result.rows
     }
-    # 3 storages, 2 memory sizes, 2 page sizes; processor and DRAM are the same.
+    # 3 storages, 2 memory sizes, 2 page sizes.
     assert len(own) == 3 * 2 * 2 and len(set(own.values())) == 1
     io = {row["storage"]: row["io_ns"] or 0 for row in result.rows if row["memory_fraction"] == 0.2}
     assert io["optane-ssd"] < io["nvme"] < io["hdd"]
@@ -286,7 +284,6 @@ def test_a_note_says_that_a_file_was_measured_elsewhere(tmp_path: Path, nearfar:
         "machine own was measured on another machine than this"
         in nearfar(*command, str(own)).stderr
     )
-    # A built-in machine needs no note: its name says that it is another machine.
     assert nearfar(*command, "zen4-vm").stderr == ""
 
 
@@ -310,7 +307,6 @@ def test_a_built_in_machine_is_changed_as_its_error_says(tmp_path: Path, nearfar
     assert "or take it out in its file" in nearfar(*words, "--machine", own, cwd=tmp_path).stderr
     parts = re.split(r"^(?=\[)", text, flags=re.M)
     (tmp_path / own).write_text("".join(p for p in parts if not p.startswith("[tlb.second]")))
-    # Without the section, the error no longer names its key.
     assert "key tlb.second" not in nearfar(*words, "--machine", own, cwd=tmp_path).stderr
 
 

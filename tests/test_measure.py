@@ -23,7 +23,7 @@ from nearfar.measure.samples import Samples, rate_text, size_text, time_text
 # --- samples
 
 
-def test_one_disturbed_run_is_not_noise_and_many_are() -> None:
+def test_one_outlier_is_not_noise_and_several_are() -> None:
     quiet = (100.0, 101.0, 99.0, 100.0, 102.0, 98.0, 100.0, 101.0)
     assert not Samples((*quiet, 500.0)).noisy
     assert Samples((*quiet, 120.0, 125.0, 130.0, 140.0)).noisy
@@ -158,7 +158,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     if "O_DIRECT" in done.stderr:
         pytest.skip("the folder for temporary files is not on a device")
     assert done.returncode == 0 and done.stdout == "", done.stderr
-    # The file for storage requests is removed.
+    # The scratch file of the storage requests is removed.
     assert [path.name for path in folder.iterdir()] == ["here.toml"]
     return folder / "here.toml", done.stderr
 
@@ -195,7 +195,6 @@ def test_every_value_states_its_source(measured: tuple[Path, str]) -> None:
                "Intel 64", "logical block", "the size of a request", "a page")  # fmt: skip
     for key, value in found.items():
         assert value["source"].startswith(origins), (key, value)
-        # A noisy value is also reported on standard error.
         assert not value["source"].startswith("noisy") or f"nearfar: {key}: noisy: " in stderr
     assert (
         found["node.dram.local.read_latency"]["source"].count("runs, ") == 1
@@ -204,8 +203,8 @@ def test_every_value_states_its_source(measured: tuple[Path, str]) -> None:
     )
 
 
-def test_levels_are_in_order(measured: tuple[Path, str]) -> None:
-    """Only the order of latencies is checked, which holds on a busy machine too."""
+def test_latencies_grow_from_l1_to_memory(measured: tuple[Path, str]) -> None:
+    """Unlike values, this order holds on a busy machine too."""
     found = machine.load(measured[0]).to_dict()
     if not {"l1d", "l2"} <= set(found.get("cache", {})):
         pytest.skip("this machine shows no caches")
@@ -303,10 +302,11 @@ def test_two_storages_of_the_same_name_are_refused(nearfar: Run, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("page", "set_", "pages", "changed"),
+    ("page", "set_", "wanted", "changed"),
     [
+        # `sysfs` has madvise, which 2M inherits, always for 128K, and never for other sizes.
         (4096, {}, "small", False),
-        (2 << 20, {}, "huge", False),  # inherits madvise
+        (2 << 20, {}, "huge", False),
         (64 << 10, {}, "unasked", True),
         (64 << 10, {64: "madvise"}, "unasked", True),  # madvise() would give 2M
         (64 << 10, {64: "madvise", 2048: "never", 128: "never"}, "huge", False),
@@ -315,14 +315,14 @@ def test_two_storages_of_the_same_name_are_refused(nearfar: Run, tmp_path: Path)
     ],
 )
 def test_settings_are_changed_only_where_needed(
-    sysfs: Path, tmp_path: Path, page: int, set_: dict[int, str], pages: str, changed: bool
+    sysfs: Path, tmp_path: Path, page: int, set_: dict[int, str], wanted: str, changed: bool
 ) -> None:
     for size, word in set_.items():
         (sysfs / f"hugepages-{size}kB" / "enabled").write_text(word)
     before = words(sysfs)
     mapping, switched = faults._mapping_for(page, sysfs, tmp_path / "run")
     with switched:
-        assert (mapping, words(sysfs) != before) == (pages, changed)
+        assert (mapping, words(sysfs) != before) == (wanted, changed)
         if changed:
             assert words(sysfs)[f"hugepages-{page >> 10}kB/enabled"] == "always"
     assert {name: word.strip("[]") for name, word in words(sysfs).items()} == before
@@ -369,7 +369,7 @@ def test_swap_that_is_off_or_unused_is_left_out(tmp_path: Path) -> None:
         assert bench.notes[-1] == "storage.swap: left out: the kernel wrote little to /dev/zram0"
 
 
-#: Measures faults with the settings in a folder, and sleeps once it has changed one.
+#: Measures faults with the settings in a folder; sleeps once it has changed that of 16 KiB.
 WAITS = """
 import sys, time
 from pathlib import Path

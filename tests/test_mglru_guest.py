@@ -1,4 +1,4 @@
-"""The bench ``mglru-guest``, faults of a guest's kernel: its parser, rows, table and record."""
+"""The bench ``mglru-guest``, which counts faults of a guest's kernel: parser, rows, record."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ sys.path.insert(0, str(ROOT / "bench"))
 from cases import mglru_guest  # noqa: E402
 from measure import BenchError  # noqa: E402
 
-#: From ``limited.sh``. `free`: program, exit code, pages, kernel bytes. `run`: program, percent,
-#: frames, beside another process, exit code, killed, major faults, file bytes.
+#: Output of ``limited.sh``. `free`: program, exit code, pages, kernel bytes. `run`: program,
+#: percent of its pages, frames, 1 if the shell polls beside it, exit code, OOM kills, major
+#: faults, file bytes.
 PRINTED = """lists 0x0007
 kernel 6.12.1
 free one 0 100 8192

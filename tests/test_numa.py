@@ -25,7 +25,7 @@ STATED = tomllib.loads(STATEMENTS.read_text())["statement"]
 
 
 def test_every_result_of_the_paper_is_measured() -> None:
-    """Each is within its tolerance, which is parsed here independently of the package."""
+    """Each is within its tolerance, parsed here without the package."""
     found = paper.measures()
     assert {one["key"] for one in STATED} == found.keys()
     for one in STATED:
@@ -48,7 +48,7 @@ def test_reproduce_has_a_row_for_each_statement() -> None:
     assert [row["input"] for row in found.rows] == [one.get("input", "") for one in STATED]
     usual, all_modules = found.sensitivity
     assert usual["holds"] == found.holding == found.counted > 0
-    # If a core fills all modules at once, it is faster than published; no further row holds.
+    # A core that fills all modules at once is faster than published.
     assert len(all_modules["fewer"]) == 8 and not all_modules["more"]
 
 
@@ -117,11 +117,11 @@ def test_a_trace_runs_under_every_mode(mixed: Path) -> None:
 
 
 def test_a_stream_that_does_not_fit_the_cache_misses() -> None:
-    # Twice the cache; a miss adds 305 ns.
+    # 192 GiB is twice the cache. A hit takes 101 ns; a miss adds 305 ns.
     row = numa.run("192G", mode=["memory-mode"]).rows[0]
     assert row["cache_hit_rate"] == pytest.approx(0.5, abs=0.001)
     assert row["latency_ns"] == pytest.approx(101 + 0.5 * 305, rel=0.01)
-    # With pages at random places, (1 - exp(-2)) / 2.
+    # With pages at random places, the hit rate is (1 - exp(-2)) / 2.
     shuffled = numa.run("192G", mode=["memory-mode"], shuffle=True).rows[0]
     assert shuffled["cache_hit_rate"] == pytest.approx(0.432, abs=0.001)
     assert numa.run("9000G", mode=["alius"]).rows[0]["possible"] is False
@@ -141,7 +141,7 @@ SLIT = {0: [10, 21, 17, 28], 1: [21, 10, 28, 17], 2: [17, 28, 10, 28], 3: [28, 1
 
 
 def sysfs(root: Path) -> Path:
-    """Two nodes with cores and two without, as Linux shows them."""
+    """A fake /sys of two nodes with cores and two without."""
     folder = root / "devices" / "system" / "node"
     for number, row in SLIT.items():
         node = folder / f"node{number}"
@@ -184,7 +184,6 @@ def test_sysfs_is_read(tmp_path: Path) -> None:
     text, assumed = numa.to_machine(numa.describe([tmp_path / "devices" / "system" / "node"]))
     assert any("renumbered" in line for line in assumed)
     assert len(tomllib.loads(text)["topology"]["nodes"]) == 3
-    # The written file works in a study.
     row = numa.run("5G", machine=str(path), mode=["kmem-dax"]).rows[0]
     assert row["possible"] and row["local_far_share"] > 0
 
@@ -197,14 +196,13 @@ def test_a_file_of_unknown_format_is_refused(tmp_path: Path) -> None:
         numa.describe([path])
 
 
-def test_outputs_of_the_commands(nearfar: Run, tmp_path: Path, mixed: Path) -> None:
+def test_commands_print_store_and_import(nearfar: Run, tmp_path: Path, mixed: Path) -> None:
     found = nearfar("numa", "alloc", "--size", "80G,3000G", "--mode", "memory-mode,alius",
                     "--format", "json", "-o", tmp_path / "out")  # fmt: skip
     assert found.returncode == 0, found.stderr
     printed = json.loads(found.stdout)
     assert [row["possible"] for row in printed["rows"]] == [True, False, True, True]
     assert json.loads((tmp_path / "out" / "run.json").read_text()) == printed
-    # The recorded command reproduces the result.
     again = nearfar(*shlex.split(printed["run"]["command"])[1:], "--format", "json")
     assert json.loads(again.stdout) == printed
     import pyarrow.parquet

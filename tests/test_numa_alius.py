@@ -1,4 +1,4 @@
-"""Our patch that makes Linux place pages as aliusM does: recorded runs, beside the model."""
+"""Our Linux patch that places pages as aliusM (paper 004): recorded runs against the model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_most_of_memory_can_be_allocated_only_with_the_patch() -> None:
     assert patched["landed"] and stock["landed"] is None
 
 
-def test_persistent_memory_is_ordinary_at_boot() -> None:
+def test_only_the_patch_puts_persistent_memory_in_zone_normal_at_boot() -> None:
     zones = {name: {tuple(zone[:2]) for zone in RECORDS[name]["zones"]} for name in RECORDS}
     pmem = {zone for zone in zones["alius"] if zone[0] in PMEM_NODES}
     assert pmem == {(node, "Normal") for node in PMEM_NODES}
@@ -64,16 +64,16 @@ def test_modules_alternate_once_dram_is_full() -> None:
 
 def test_pages_of_programs_alternate_between_modules_too() -> None:
     first, last = RECORDS["alius"]["cases"]
-    for case, near in ((first, (4, 5)), (last, (6, 7))):
+    for case, modules in ((first, (4, 5)), (last, (6, 7))):
         landed = case["path"][-1][1:]
-        assert sum(landed) == case["pages"] and landed[near[0]] > 50_000
-        assert abs(landed[near[0]] - landed[near[1]]) <= 0.01 * case["pages"]
+        assert sum(landed) == case["pages"] and landed[modules[0]] > 50_000
+        assert abs(landed[modules[0]] - landed[modules[1]]) <= 0.01 * case["pages"]
 
 
 def test_records_that_contradict_the_model_are_noticed() -> None:
     filled = copy.deepcopy(RECORDS["alius"])
     landed = filled["vmalloc"][2]["landed"]
-    # One module and then the other, as stock Linux fills nodes.
+    # Stock Linux fills one module first.
     landed[4], landed[5] = landed[4] + landed[5], 0
     wrong = [one.item for one in alius.agreements(filled) if not one.holds]
     assert wrong == ["180,000 pages of the kernel"]

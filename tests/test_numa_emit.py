@@ -1,4 +1,4 @@
-"""``nearfar numa plan``; its scripts and units, checked by real tools or run with a fake /sys."""
+"""``nearfar numa plan``, and its scripts and units, checked with real tools or a fake /sys."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_every_emitter_serves_a_plan_or_refuses() -> None:
 
 
 @pytest.mark.parametrize("mode", ["local", "kmem-dax", "interleave", "preferred-many", "alius"])
-def test_numactl_takes_the_options(tmp_path: Path, mode: str) -> None:
+def test_numactl_accepts_the_options(tmp_path: Path, mode: str) -> None:
     tool("numactl", "numactl")
     path = tmp_path / "run.sh"
     path.write_text(emit.emit("numactl", row(mode, [0], dram_nodes=[0])))

@@ -1,4 +1,4 @@
-"""Placement by Debian's kernel, recorded under QEMU, beside the model; import of ACPI tables."""
+"""Placement by Debian's kernel under QEMU, against the model; import of ACPI tables."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ import agree  # noqa: E402
 import placement  # noqa: E402
 
 DATA = ROOT / "tests" / "data" / "numa"
+#: kernel-cxl-2socket, kernel-optane-4node-added, kernel-optane-4node.
 RECORDS = sorted(DATA.glob("kernel-*.json"))
 #: QEMU's firmware tables of a machine with persistent memory on nodes 2 and 3.
 NVDIMM = DATA / "nvdimm.json"
@@ -37,17 +38,15 @@ def recorded(path: Path) -> dict[str, Any]:
 def test_the_model_agrees_with_the_kernel(path: Path) -> None:
     record = recorded(path)
     found = agree.agreements(record)
-    apart = [one for one in found if not one.holds]
-    assert not apart
+    assert not [one for one in found if not one.holds]
     assert len(found) == len(record["distances"]) + 2 * len(record["cases"])
     assert {case["policy"] for case in record["cases"]} == set(placement._POLICIES)
-    # The kernel reports the nodes of pages in two ways, which must agree. A step of "path" is the
-    # number of pages allocated so far, then those on each node.
+    # A step of "path" is the number of pages allocated so far, then those on each node.
     for case in record["cases"]:
         last = {str(node): pages for node, pages in enumerate(case["path"][-1][1:]) if pages}
         assert case["maps"] == last
         assert sum(last.values()) == case["pages"]
-        # The loss of free pages of each node must agree too, except for page tables.
+        # The tolerance covers page tables.
         for node, (free, left) in enumerate(zip(case["free"], case["left"], strict=True)):
             gone = free - left - case["path"][-1][1 + node]
             assert abs(gone) <= agree.TOLERANCE * case["pages"]
@@ -65,8 +64,8 @@ def test_machines_are_recorded() -> None:
     made = ["kernel-cxl-2socket", "kernel-optane-4node-added", "kernel-optane-4node"]
     assert sorted(path.stem for path in RECORDS) == sorted(made)
     orders = {path.stem: recorded(path)["fallback"][4] for path in RECORDS[1:]}
-    # Linux prefers nodes without processors, but does not know them yet when it orders the nodes at
-    # boot: only a node 4 that is added later falls back to node 5 before DRAM (node 0).
+    # Linux falls back to nodes without processors first, but does not know them yet at boot. Only
+    # a node 4 that is added later falls back to node 5 before DRAM (node 0).
     assert orders["kernel-optane-4node"] == [4, 0, 5, 1, 6, 7, 2, 3]
     assert orders["kernel-optane-4node-added"] == [4, 5, 0, 1, 6, 7, 2, 3]
 
@@ -83,8 +82,8 @@ def test_records_that_contradict_the_model_are_noticed() -> None:
     shifted = copy.deepcopy(record)
     weighted = next(case for case in shifted["cases"] if case["weights"])
     weighted["start"] += 1
-    apart = [one.item for one in agree.agreements(shifted) if not one.holds]
-    assert apart == [f"{weighted['name']}: first pages"]
+    disagreeing = [one.item for one in agree.agreements(shifted) if not one.holds]
+    assert disagreeing == [f"{weighted['name']}: first pages"]
 
 
 def test_the_described_machine_has_the_guests_free_pages(tmp_path: Path) -> None:
@@ -115,7 +114,7 @@ def test_console_output_that_ends_early_is_refused() -> None:
 
 
 def tables(record: dict[str, Any], folder: Path) -> dict[str, Path]:
-    """Write the firmware tables of a record into files; their paths by name."""
+    """Write the firmware tables of a record into files; return their paths by name."""
     files = {}
     for name, digits in record["tables"].items():
         files[name] = folder / name
@@ -123,7 +122,7 @@ def tables(record: dict[str, Any], folder: Path) -> dict[str, Path]:
     return files
 
 
-def test_the_last_notice_of_a_node_counts() -> None:
+def test_the_last_fallback_line_of_a_node_counts() -> None:
     console = "@@fallback 1: 1 0\n@@fallback 0: 0 1\n@@fallback 1: 1 0\n@@distance 0 10 20\n"
     found = placement.parse(console + "@@fallback 0: 1 0\n", [])
     assert found["fallback"] == [[1, 0], [1, 0]] and found["distances"] == [[10, 20]]
@@ -141,7 +140,7 @@ def test_firmware_tables_describe_the_nodes_of_the_machine_file(path: Path, tmp_
     for node, wanted in zip(found, expected["nodes"], strict=True):
         assert node.read_latency == round(wanted["local_read_ns"])
         assert bool(node.cpus) == bool(wanted["cpus"]) and node.socket == wanted["socket"]
-        # Addresses reserved for memory to be added, 62 GiB in one record, are not counted.
+        # Ranges reserved for memory hotplug, 62 GiB in one record, are not counted.
         assert 64 << 20 <= node.size <= 256 << 20
     text, assumed = numa.to_machine(found)
     assert not assumed
@@ -189,11 +188,11 @@ def sizes(sources: list[Path]) -> dict[int, tuple[str | None, int]]:
 
 
 def test_persistent_memory_is_read_from_nfit(tmp_path: Path) -> None:
-    """Node 2 has a module of 512 MiB, node 3 two of 256; SRAT, which has them too, adds nothing."""
+    """Node 2 has a module of 512 MiB, node 3 two of 256; SRAT lists them too."""
     files = tables(recorded(NVDIMM), tmp_path)
     far = {2: ("pmem", 512), 3: ("pmem", 512)}
     assert sizes([files["NFIT"]]) == far
-    # Node 0 has no memory at 640 KiB to 1 MiB, which is the firmware's.
+    # On node 0, 640 KiB to 1 MiB belong to the firmware.
     both = {0: ("dram", 127), 1: ("dram", 128), **far}
     assert sizes([files["SRAT"]]) == both
     assert sizes([files["SRAT"], files["NFIT"]]) == sizes([files["NFIT"], files["SRAT"]]) == both
@@ -214,6 +213,7 @@ def test_persistent_memory_is_read_from_nfit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("at", "value", "left"),
     [
+        # The first range structure is at 40.
         (40 + 6, 1, {3: ("pmem", 512)}),  # flags: the domain is not valid
         (40 + 16, 0, {3: ("pmem", 512)}),  # GUID of another type of range
         (40 + 12, 3, {3: ("pmem", 1024)}),  # domain: node 3

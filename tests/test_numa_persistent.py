@@ -1,4 +1,4 @@
-"""Persistent memory as system memory: recorded placement by Debian's kernel, beside the model."""
+"""Persistent memory as system memory: placement by Debian's kernel, against the model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_kernel_itself_uses_far_memory_only_if_it_is_not_movable() -> None:
 
 
 def test_changed_distances_put_all_dram_first() -> None:
-    """By the firmware's distances, near persistent memory precedes far DRAM; by ours it follows."""
+    """By the firmware's distances, near persistent memory precedes far DRAM."""
     landed = {name: RECORDS[name]["vmalloc"][1]["landed"] for name in ("kernel", "slit")}
     assert landed["kernel"][4] and not any(landed["kernel"][2:4])
     assert sum(landed["slit"][:4]) == 100_000 and sum(landed["slit"][2:4])
@@ -63,7 +63,6 @@ def test_changed_distances_put_all_dram_first() -> None:
 
 
 def test_unlike_alius_the_kernel_does_not_interleave_far_nodes(tmp_path: Path) -> None:
-    """The kernel fills one node of persistent memory after the other; aliusM alternates."""
     record = RECORDS["slit"]
     one = record["vmalloc"][2]
     machine = tmp_path / "guest.toml"
@@ -81,8 +80,8 @@ def test_records_that_contradict_the_model_are_noticed() -> None:
     moved = copy.deepcopy(RECORDS["slit"])
     landed = moved["vmalloc"][2]["landed"]
     landed[0], landed[6] = landed[6], landed[0]
-    apart = [one.item for one in persistent.agreements(moved) if not one.holds]
-    assert apart == ["180,000 pages by kind, beside alius", "180,000 pages of the kernel"]
+    disagreeing = [one.item for one in persistent.agreements(moved) if not one.holds]
+    assert disagreeing == ["180,000 pages by kind, beside alius", "180,000 pages of the kernel"]
     given = copy.deepcopy(RECORDS["movable"])
     given["vmalloc"][2]["landed"] = [180_000, *[0] * 7]
     assert sum(not one.holds for one in persistent.agreements(given)) == 1

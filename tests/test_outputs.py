@@ -1,5 +1,4 @@
-"""Outputs of commands: never over an input or inside a trace; over other files only with --force;
-one writer at a time."""
+"""Outputs: never over an input or in a trace, over files only with --force; one writer."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-#: Commands with a forbidden output, such as an input; each is given --force.
+#: Commands whose output is refused even with --force.
 WRONG = {
     "a part": "info in.trace --html in.trace/part-00000.parquet",
     "trace.json": "paging in.trace --memory 50% --html in.trace/trace.json",

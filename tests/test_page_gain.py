@@ -1,4 +1,4 @@
-"""The bench ``page-gain``: how it judges predicted gains of page sizes, and its record."""
+"""The bench ``page-gain``, which judges predicted gains of page sizes, and its record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORD = recorded("page-gain")
 
 
 def cell(spent: float, predicted: float, *, system: float = 0.0, noise: float = 0.0) -> Any:
-    """A cell with seconds of 64 KiB pages; 4 KiB pages take one second."""
+    """4 KiB pages take 1 s, 64 KiB pages ``spent`` s, both with ``system`` s in the kernel."""
     zero = dict.fromkeys(page_gain.PARTS, 0.0)
     wobble = [noise * (turn % 2 * 2 - 1) for turn in range(9)]
     return {
@@ -36,7 +36,7 @@ def cell(spent: float, predicted: float, *, system: float = 0.0, noise: float = 
 
 
 def test_a_gain_is_right_by_sign_and_distance() -> None:
-    """Near is within five percentage points or a third of the gain; a loss is a negative gain."""
+    """Near: within five percentage points or a third of the gain."""
     assert statistics.median(page_gain.gains(cell(0.4, 0.5))) == pytest.approx(0.6)
     assert page_gain.predicted_gain(cell(0.4, 0.5)) == pytest.approx(0.5)
     near = {(0.4, 0.5), (0.4, 0.59), (1.1, 1.14), (0.97, 1.01)}
@@ -60,7 +60,7 @@ def test_the_error_is_split_between_program_and_kernel() -> None:
 
 
 def test_the_interval_holds_the_median() -> None:
-    """In about 95 % of draws, with exponential samples, whose median is ln 2 = 0.6931."""
+    """In about 95 % of draws. The median of an exponential distribution is ln 2 = 0.6931."""
     assert page_gain.interval([3, 1, 2]) == (1, 3)
     assert page_gain.interval(range(1, 10)) == (2, 8)
     draw = random.Random(1)

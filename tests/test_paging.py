@@ -21,7 +21,7 @@ CAPTURE = DATA / "captures" / "gnugo.trace"
 
 
 def page_references(trace: Path, page_bytes: int) -> list[int]:
-    """Every page reference of a trace: each page that a record overlaps, in order."""
+    """Each page that a record of the trace overlaps, in order."""
     parts = json.loads((trace / "trace.json").read_text())["parts"]
     pages: list[int] = []
     for part in parts:
@@ -51,7 +51,7 @@ def test_equals_libcachesim_on_a_capture() -> None:
 
 
 def test_equals_libcachesim_on_generated(mixed: Path) -> None:
-    """Pages below 4 KiB, and large ones of which few fit; memory below and at the footprint."""
+    """Pages below and above 4 KiB; memory below and at the footprint."""
     check_against_libcachesim(mixed, "512,64K", "10%,70%,100%")
 
 
@@ -88,12 +88,13 @@ def check_against_libcachesim(trace: Path, page_sizes: str, memory: str) -> None
             assert row["faults"] >= row["pages"] == len(set(refs))
         tlb = {row["page_bytes"]: row["tlb_misses"] for row in result.rows}
         if policy == "lru":
+            # The default TLB has 64 entries.
             for size, misses in tlb.items():
                 assert misses == peer_misses(libcachesim.LRU(64), pages[size])
 
 
-def test_linux_faults_between_bounds(mixed: Path) -> None:
-    """At least one fault per page, and fewer than twice those of LRU."""
+def test_linux_faults_are_within_bounds(mixed: Path) -> None:
+    """At least one per page and, with more than 32 frames, fewer than twice those of LRU."""
     linux, lru = (paging(mixed, replacement=r, storage=["nvm-1x"]).rows for r in ("linux", "lru"))
     for a, b in zip(linux, lru, strict=True):
         assert a["pages"] == b["pages"] <= a["faults"]
@@ -103,15 +104,15 @@ def test_linux_faults_between_bounds(mixed: Path) -> None:
             assert a["faults"] < 2 * b["faults"]
 
 
-def test_lru_inclusion(mixed: Path) -> None:
-    """At one page size, more memory never faults more."""
+def test_lru_has_the_inclusion_property(mixed: Path) -> None:
+    """At one page size, more memory never has more faults."""
     rows = paging(mixed, replacement="lru", storage=["nvm-1x"]).rows
     for a, b in zip(rows, rows[1:], strict=False):
         if a["page_bytes"] == b["page_bytes"]:
             assert a["faults"] >= b["faults"] and a["dirty_evictions"] >= b["dirty_evictions"]
 
 
-def test_access_time_is_the_papers_equation(mixed: Path) -> None:
+def test_access_time_is_the_equation_of_paper_000(mixed: Path) -> None:
     from nearfar import machine
 
     described = machine.load("optane-ssd")
@@ -161,7 +162,7 @@ def test_json_has_the_documented_keys(nearfar: Run, mixed: Path) -> None:
 
 
 def test_memories_of_fewer_than_8_pages_are_left_out(nearfar: Run, tmp_path: Path) -> None:
-    """They have no rows; a note and the result list them. It is an error if all are left out."""
+    """A note and the result list them. It is an error if all are left out."""
     html = tmp_path / "page.html"
     words = ["paging", CAPTURE, "--storage", "nvme", "--page-sizes", "4K,64K"]
     memory = f"{8 * 65536 - 1},{8 * 65536},32K"
@@ -256,7 +257,7 @@ def write_records(path: Path, records: list[tuple[int, str, int]]) -> Path:
     return path
 
 
-def test_one_reference(tmp_path: Path) -> None:
+def test_one_reference_faults_once(tmp_path: Path) -> None:
     trace = write_records(tmp_path / "one.trace", [(4096, "store", 8)])
     result = paging(trace, memory="16M")
     assert {(row["faults"], row["tlb_misses"], row["references"]) for row in result.rows} == {
@@ -264,13 +265,13 @@ def test_one_reference(tmp_path: Path) -> None:
     }
 
 
-def test_top_of_the_address_space(tmp_path: Path) -> None:
+def test_both_ends_of_the_address_space_can_be_referenced(tmp_path: Path) -> None:
     trace = write_records(tmp_path / "top.trace", [(2**64 - 1, "load", 1), (0, "load", 1)])
     rows = paging(trace, memory="16M", machine="desktop-nvm", storage=["nvm-1x"]).rows
     assert [row["faults"] for row in rows] == [2] * 13
 
 
-def test_empty_trace(nearfar: Run, mixed: Path, tmp_path: Path) -> None:
+def test_an_empty_trace_is_refused(nearfar: Run, mixed: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty.trace"
     empty.mkdir()
     info = json.loads((mixed / "trace.json").read_text())
@@ -281,7 +282,7 @@ def test_empty_trace(nearfar: Run, mixed: Path, tmp_path: Path) -> None:
     assert done.returncode == 2 and "holds no" in done.stderr
 
 
-def test_size_lists() -> None:
+def test_lists_of_sizes_may_have_ellipses() -> None:
     assert parse_page_sizes("512,1K,...,2M") == [2**s for s in range(9, 22)]
     assert [m.value for m in parse_memory("10%,...,100%")] == [i / 10 for i in range(1, 11)]
     assert [m.value for m in parse_memory("1M,3M,...,7M")] == [m << 20 for m in (1, 3, 5, 7)]
@@ -290,7 +291,7 @@ def test_size_lists() -> None:
             parse_memory(bad)
 
 
-def test_si_and_iec_sizes() -> None:
+def test_si_and_iec_sizes_are_parsed() -> None:
     for text, size in (
         ("512", 512), ("4K", 4096), ("1.5k", 1536), ("2 MiB", 2 << 20),
         ("50MB", 50_000_000), ("50M", 50 << 20), ("1gb", 10**9),

@@ -100,7 +100,6 @@ def test_the_answers_name_the_latency_of_each_machine(both: PagingResult) -> Non
     ]  # fmt: skip
     each = [f"{name} {ns:.3g} ns" for name, ns in both.run["dram_ns"].items()]
     assert lines[-1] == f"Latency of memory: {', '.join(each)}."
-    # Likewise with one memory size.
     part = paging(GNUGO, machine="nvme,zen4-vm", memory="50%", page_sizes="4K")
     assert answers.answers(findings.by_place(part))[-1] == lines[-1]
     one = paging(GNUGO, machine="nvme", **OPTIONS)

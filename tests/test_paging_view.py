@@ -22,13 +22,14 @@ PARTS = (
 
 
 def times(trace: Path, **options: object) -> list[declared.Row]:
-    """Rows of a machine that describes all that the view needs; by default, memory is enough."""
+    """Rows of the machine view; by default, memory holds the whole footprint."""
     given = {"machine": "zen4-vm", "view": "machine", "memory": "100%", **options}
     return paging(trace, **given).rows  # type: ignore[arg-type]
 
 
 def test_the_parts_add_up_to_the_total() -> None:
     rows = times(GNUGO)
+    # Linux has no anonymous pages of 8 KiB.
     sizes = [4096 << power for power in range(7) if power != 1]
     assert [row["page_bytes"] for row in rows] == sizes
     for row in rows:
@@ -63,7 +64,7 @@ def test_less_memory_leaves_processor_time_unchanged() -> None:
 
 
 def test_a_warm_page_cache_shortens_only_the_start() -> None:
-    """It saves the first reads of files, at most one request per page."""
+    """It saves at most one read of each file page."""
     trace = DATA / "captures" / "memcached.trace"
     (cold,) = times(trace, page_sizes="4K")
     for cache in ("warm", "elsewhere"):
@@ -108,7 +109,6 @@ def test_explain_compares_the_parts_with_4k(nearfar: Run, tmp_path: Path) -> Non
     assert found.total["tlb_misses"] == large["tlb_misses"] > 0
     for places in (found.regions, found.ranges, found.sites, found.functions):
         assert sum(one["tlb_misses"] for one in places) == large["tlb_misses"]
-    # The regions account for all time of the TLB, page walks, faults and I/O.
     spent = sum(large[part] for part in ("tlb_ns", "walk_ns", "fault_ns", "io_ns", "start_ns"))  # type: ignore[literal-required]
     assert sum(one["ns"] for one in found.regions) == pytest.approx(spent)
     assert [term["ns"] for term in found.terms] == [large[part] for part in PARTS]  # type: ignore[literal-required]

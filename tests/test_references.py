@@ -78,7 +78,7 @@ def test_instructions_of_x86(build: Callable[..., Path], tmp_path: Path, shared:
     program = build(X86.format(shared=shared), "-nostdlib", "-static", "-no-pie", suffix=".s")
     outcome = capture.run([program], tmp_path / "t.trace")
     rows = columns(outcome.path)
-    # Begin with the fetch of the block after `jmp`, whose first store is to the buffer's start.
+    # The block after `jmp` is fetched at `first - 1`; its first store is to the buffer's start.
     first = next(at for at, row in enumerate(rows) if row[1] == STORE)
     base = rows[first][0]
     found = [(row[1], row[0] - base if row[1] != FETCH else 0, row[2]) for row in rows[first - 1 :]]
@@ -87,6 +87,7 @@ def test_instructions_of_x86(build: Callable[..., Path], tmp_path: Path, shared:
         (LOAD, 0, 8), (STORE, 0, 8), (LOAD, 8, 8), (STORE, 8, 8), (LOAD, 16, 4), (STORE, 16, 4),
         (LOAD, 24, 4), (STORE, 24, 4), (LOAD, 32, 1), (STORE, 32, 1),
     ]  # fmt: skip
+    # A fetch has the summed lengths of the instructions of its block.
     expected = [(FETCH, 0, 3 + 5 + 2 + 3), (STORE, 0, 8)]
     for k in range(1, 5):
         expected += [*turn, (STORE, 8 * k, 8)]
@@ -106,6 +107,7 @@ def test_instructions_of_x86(build: Callable[..., Path], tmp_path: Path, shared:
         len(atomic) :
     ] == [(LOAD, 48, 16), (STORE, 48, 16)]
     before = 8 if shared else 0
+    # Each further turn of a repeated instruction counts as one.
     turns = (4 + 4) + (4 + 2) + (5 + 2) + 2 + 2
     assert outcome.info["instructions"] == before + 1 + 1 + turns + 10
 
@@ -168,7 +170,7 @@ def test_instructions_of_aarch64(
     expected += [(LOAD, 8, 8), (STORE, 8, 8)]
     assert [(row[1], row[0] - base, row[2]) for row in rows] == expected
     assert base % 512 == 0
-    assert outcome.info["instructions"] == len(shared) + len(code) - 1
+    assert outcome.info["instructions"] == len(shared) + len(code) - 1  # not the last nop
 
 
 @needs_qemu_arm

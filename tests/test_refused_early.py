@@ -16,7 +16,7 @@ GNUGO, REDIS, PIGZ = (
     DATA / "captures" / f"{name}.trace" for name in ("gnugo", "redis", "pigz-45-pages")
 )
 
-#: Replaces everything that takes long by an exit with code 70.
+#: Replaces all long work by an exit with code 70.
 NO_WORK = """
 import importlib, os
 from nearfar import _engine

@@ -129,7 +129,7 @@ def test_every_fit_is_matched_to_its_memory_size(fractions: bool) -> None:
     assert found[1:] == findings.memories(result)
 
 
-def test_fits_of_the_fitter_are_shown(tmp_path: Path) -> None:
+def test_computed_fits_are_shown(tmp_path: Path) -> None:
     from nearfar.fit import fit_rows
     from nearfar.paging import plain_fit as plain
 
@@ -162,6 +162,7 @@ def test_fits_of_the_fitter_are_shown(tmp_path: Path) -> None:
 
 def test_ink_keeps_contrast_on_every_colour() -> None:
     def luminance(colour: str) -> float:
+        """Relative luminance, as WCAG 2 defines it; the least contrast is 4.5 there too."""
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -179,7 +180,7 @@ def test_piped_tables_are_plain_ascii_and_uncut() -> None:
     assert text.isascii()
     assert "\x1b" not in text
     assert "~" not in text
-    # 13 page sizes, 10 memory sizes, 3 storages; a mark for the best page of each of the last two.
+    # 13 page sizes, 10 memory sizes and 3 storages; each memory and storage has a marked best page.
     assert sum(1 for line in text.splitlines() if re.match(r" *(optane|nvme|desktop)", line)) == 390
     assert text.count(" * ") == 30
 
@@ -248,7 +249,7 @@ def test_plot_fits_its_width(width: int) -> None:
         assert text.count("KiB") == 2 * 10  # room for every label
 
 
-def test_plot_labels_page_sizes_that_lie_close_together() -> None:
+def test_plot_omits_labels_that_would_overlap() -> None:
     result = fixture.paging_result()
     kept = {512: 512, 1024: 1024, 4096: 4096, 2 << 20: 2 << 30}
     rows = [
@@ -261,7 +262,7 @@ def test_plot_labels_page_sizes_that_lie_close_together() -> None:
     assert labels == ["512B", "4KiB", "2GiB"]
 
 
-def test_plot_tells_series_apart_without_colour() -> None:
+def test_plot_distinguishes_series_without_colour() -> None:
     text = terminal.paging(fixture.paging_result(), 80, 16, full=True)
     for mark, label in zip("ox+*", ("10 %", "40 %", "70 %", "100 %"), strict=True):
         assert re.search(rf"{re.escape(mark * 2)} {label} memory", text)
@@ -344,7 +345,7 @@ def test_a_misshapen_heat_map_is_refused() -> None:
 # --- pages, in the browser
 
 
-def wide(page: Any) -> int:
+def scroll_width(page: Any) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth"))
 
 
@@ -373,7 +374,7 @@ def test_choosing_memory_and_storage_moves_the_best_page(written: Path) -> None:
     assert len({size for _, size in sentences.values()}) > 1
 
     with browser.opened(written / "paging.html") as (page, problems):
-        assert wide(page) <= 1280
+        assert scroll_width(page) <= 1280
 
         def check(share: float, storage: str) -> None:
             browser.settled(page)
@@ -419,9 +420,10 @@ def test_choosing_memory_and_storage_moves_the_best_page(written: Path) -> None:
 def test_curves_points_and_series_can_be_switched(written: Path) -> None:
     with browser.opened(written / "paging.html") as (page, problems):
         browser.settled(page)
+        # At first, five of ten memory sizes are drawn.
         assert marks(page, "faults", "line") == 5
         assert marks(page, "faults", "symbol") == 5 * len(fixture.PAGES)
-        # Bad fits are dotted, good ones solid.
+        # Bad fits are dotted.
         dashes = page.evaluate(
             "[...document.querySelectorAll('#faults-chart .mark-line path')]"
             ".map(p => p.getAttribute('stroke-dasharray'))"
@@ -455,7 +457,6 @@ def test_curves_points_and_series_can_be_switched(written: Path) -> None:
         page.locator("#tlb-chart .mark-symbol path").first.hover()
         page.wait_for_selector("#vg-tooltip-element.visible")
         assert "512" in page.inner_text("#vg-tooltip-element")
-        # The table says which fits are bad.
         assert page.locator(".verdict.bad").count() == 2
         assert "2 of 11 fits are bad" in page.inner_text("#fits .warning")
     assert problems == []
@@ -465,13 +466,13 @@ def test_pages_fit_a_phone_and_adapt_when_it_is_turned(written: Path) -> None:
     with browser.opened(written / "paging.html", width=360) as (page, problems):
         browser.settled(page)
         page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
-        assert wide(page) <= 360
+        assert scroll_width(page) <= 360
         for chart in page.locator(".chart").all():
             box = chart.locator("svg").bounding_box()
             assert 200 < box["width"] <= 360
         page.set_viewport_size({"width": 800, "height": 700})
         browser.settled(page)
-        assert wide(page) <= 800
+        assert scroll_width(page) <= 800
         assert page.locator(".chart svg").first.bounding_box()["width"] > 500
         page.emulate_media(color_scheme="dark")
         browser.settled(page)
@@ -657,7 +658,7 @@ def test_runs_of_one_program_and_view_are_compared(tmp_path: Path) -> None:
         report([folders[0], tmp_path / "numa.run"])
 
 
-def test_the_page_of_a_sweep(tmp_path: Path) -> None:
+def test_the_page_of_a_sweep_has_its_choices(tmp_path: Path) -> None:
     made = swept(tmp_path)
     pages = RowsPage(made)
     text = pages.html()
@@ -671,7 +672,7 @@ def test_the_page_of_a_sweep(tmp_path: Path) -> None:
     assert any(math.isclose(ratio, other) for other in lru.ratios)
 
 
-def test_the_page_of_nearfar_run() -> None:
+def test_the_page_of_nearfar_run_has_its_summary() -> None:
     text = ran().html()
     assert "2 times as long as without nearfar: 4.00" in text.replace("\u00a0", " ")
     assert "on Linux 6.18" in text and "promotions" in text and "shadow copies" not in text

@@ -35,10 +35,8 @@ from nearfar.reproduce._evidence import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
 CAPTURES = ROOT / "tests/data/captures"
-#: One of each kind: other simulation, costs, memory size. The rest would take half a minute.
+#: One of each kind: simulation, costs, memory size. All would take half a minute.
 VARIANTS = tuple(
     one for one in study.VARIANTS if one[0] in ("TLB of 32", "NVM unit 64 B", "memory 30 %")
 )
@@ -52,7 +50,7 @@ def found() -> Iterator[Reproduced]:
         yield reproduce.reproduce("paging", traces=CAPTURES)
 
 
-def files(paper: str) -> list[dict]:
+def stated_by(paper: str) -> list[dict]:
     """The statements of a paper, read without the package."""
     path = ROOT / "papers" / paper / "statements.toml"
     return tomllib.loads(path.read_text(encoding="utf-8"))["statement"]
@@ -61,7 +59,7 @@ def files(paper: str) -> list[dict]:
 @pytest.mark.parametrize("paper", ["000", "001"])
 def test_every_statement_has_a_row(found: Reproduced, paper: str) -> None:
     rows = {row["item"]: row for row in found.rows if row["paper"] == paper}
-    stated = files(paper)
+    stated = stated_by(paper)
     assert len(rows) == len(stated)
     for one in stated:
         row = rows[f"{one['place']}: {one['says']}"]
@@ -76,7 +74,7 @@ def test_every_statement_has_a_row(found: Reproduced, paper: str) -> None:
 
 
 def agrees(published: float | str, ours: float, tolerance: str) -> bool:
-    """A second reading of the tolerances, by other means."""
+    """Whether a value is within a tolerance, parsed here without the package."""
     words = tolerance.split()
     match words:
         case [">=", limit]:
@@ -106,7 +104,7 @@ def test_holds_is_computed(found: Reproduced) -> None:
 
 @pytest.mark.long("a whole study again")
 def test_views_give_the_rates_of_their_captures(tmp_path: Path) -> None:
-    """Exactly, at every page, memory and TLB size, though views have fewer references."""
+    """Exactly, though views have fewer references."""
     names = (*PAPER_001, *PAPER_000)
     _views.write(CAPTURES, tmp_path, names, NVM_MACHINE, SIZES[0])
     with simulation(CAPTURES) as whole, simulation(tmp_path) as views:
@@ -132,7 +130,7 @@ def test_bundled_views_are_of_whole_runs() -> None:
 
 def test_inputs_are_shown_and_not_counted(found: Reproduced) -> None:
     inputs = [row for row in found.rows if row["input"]]
-    named = [one for paper in ("000", "001") for one in files(paper) if "input" in one]
+    named = [one for paper in ("000", "001") for one in stated_by(paper) if "input" in one]
     assert len(inputs) == len(named) > 0
     assert found.counted == len(found.rows) - len(inputs)
     assert found.holding == sum(row["holds"] is True for row in found.rows)
@@ -180,7 +178,7 @@ def test_every_statement_is_measured_and_nothing_else() -> None:
 
 
 def test_the_paper_s_twelve_machines() -> None:
-    """The paper's table 1, as a fleet file that `advise` reads."""
+    """The fleet file has table 1 of paper 000."""
     read = fleet.read(ROOT / "papers/000/fleet.toml", {"arch": "x86-64", "min_gain": "5%"})
     assert {vm.min_gain for vm in read} == {0.005}
     assert [vm.name for vm in read] == [f"VM-{number}" for number in range(1, 13)]
@@ -208,7 +206,7 @@ def test_the_machine_of_000_is_made_of_built_in_ones() -> None:
 
 
 def test_choices_are_those_of_advise(nearfar: Run, found: Reproduced, tmp_path: Path) -> None:
-    """Rows equal `nearfar advise` on the same view, except for disks, as it has no read-ahead."""
+    """On the same view, except for disks, as `advise` has no read-ahead."""
     from nearfar.advise import advise
 
     made = advise(ROOT / "papers/000/fleet.toml", page_sizes="512,1K,...,64K", filter="cache")
@@ -329,14 +327,14 @@ def test_a_row_that_does_not_hold_says_why(found: Reproduced) -> None:
     reasons = {
         (one["place"], one["says"]): one.get("differs", "")
         for paper in ("000", "001")
-        for one in files(paper)
+        for one in stated_by(paper)
     }
     for row in found.rows:
         place, _, says = row["item"].partition(": ")
         differs = reasons[place, says]
         _, because, why = row["note"].partition("; why: ")
         within = agrees(row["published"], row["ours"], row["tolerance"])
-        # A statement that holds in whole runs has no reason for failing in short captures.
+        # A statement that holds in whole runs may fail in short captures, without a reason.
         assert bool(because) is (not within and bool(differs)), row["item"]
         assert why == (differs if because else "")
 
@@ -364,7 +362,7 @@ def study(threads=0, progress=None, rows_only=False):
 
 
 def test_every_study_in_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Studies are found as modules; each makes only its rows, with those options that it has."""
+    """Studies are found as modules; each gets only the options that it has."""
     real = reproduce.names()
     for name, paper, ours, holds in (("aa", "8", 1.0, True), ("zz", "9", 2.0, False)):
         text = STUDY.format(paper=paper, ours=ours, holds=holds)
@@ -426,7 +424,7 @@ def test_errors_are_one_line(nearfar: Run, words: list[str], code: int, says: st
 def test_captures_of_virtual_machines_have_names_of_their_own(
     found: Reproduced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same captures under these names give the same rows, and the kernel's shares."""
+    """Captures renamed to these names give the same rows, and the kernel's shares."""
     monkeypatch.setattr(study, "VARIANTS", ())
     for name in (*PAPER_001, *PAPER_000):
         (tmp_path / f"{name}-vm.trace").symlink_to(CAPTURES / f"{name}.trace")
@@ -449,7 +447,7 @@ def test_the_page_has_all_charts_and_rows(found: Reproduced, tmp_path: Path) -> 
     assert path.stat().st_size < 3_000_000
     with browser.opened(path) as (page, problems):
         charts = page.locator("svg.marks")
-        # Two more charts than figures: how many rows hold, and how far off they are.
+        # Two more charts: how many rows hold, and how far off they are.
         charts.nth(len(found.figures) + 1).wait_for()
         assert charts.count() == len(found.figures) + 2
         assert page.locator("#rows tbody tr").count() == len(found.rows)

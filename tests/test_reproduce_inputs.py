@@ -25,7 +25,7 @@ from nearfar.reproduce import _evidence, numa, paging, ssd
 ROOT = Path(__file__).resolve().parents[1]
 CAPTURES = ROOT / "tests" / "data" / "captures"
 FACTOR = 1.25
-#: Parts of keys of costs in a paging study. Other keys change the simulation; no row repeats them.
+#: Parts of the keys that set costs of paging. No row repeats the other keys.
 TIMES = ("latency", "hit_time", "bandwidth", "seek", "rotation", "storage")
 
 Rows = Mapping[str, declared.Row]
@@ -35,8 +35,8 @@ def keyed(rows: list[declared.Row]) -> Rows:
     return {f"{row['paper']} {row['item']}": row for row in rows}
 
 
-def figures(described: machines.Machine) -> Iterator[tuple[str, str]]:
-    """Keys of positive numbers that are no counts, with values a quarter larger."""
+def enlarged(described: machines.Machine) -> Iterator[tuple[str, str]]:
+    """Keys of positive numbers that are no counts, with values FACTOR times as large."""
 
     def leaves(part: Mapping[str, Any], key: str) -> Iterator[tuple[str, Any]]:
         for name, value in part.items():
@@ -55,7 +55,7 @@ def figures(described: machines.Machine) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def changed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A function after which a machine of a name is always loaded with given values."""
+    """A function that sets values of a named machine whenever it is loaded."""
     load, parse = machines.load, machines.parse
 
     def change(name: str, values: Mapping[str, str]) -> None:
@@ -77,7 +77,7 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def ratio(usual: declared.Row, other: declared.Row) -> float:
-    """Our changed value over the usual one; 1 if they are equal."""
+    """The changed row's value over the usual one; 1 if they are equal."""
     assert usual["ours"] is not None and other["ours"] is not None
     if usual["ours"] == other["ours"]:
         return 1.0
@@ -85,7 +85,7 @@ def ratio(usual: declared.Row, other: declared.Row) -> float:
 
 
 def repeats(by: float, digits: int) -> bool:
-    """Whether a ratio of values with so many digits is FACTOR or its reciprocal."""
+    """Whether the ratio is FACTOR or its reciprocal, for values rounded to these digits."""
     return any(by == pytest.approx(one, rel=2 * 10**-digits) for one in (FACTOR, 1 / FACTOR))
 
 
@@ -122,12 +122,12 @@ def test_numa_inputs(changed: Callable[..., None], monkeypatch: pytest.MonkeyPat
         return pair("48G", "48G", overlap=[*overlaps])
 
     def cached_pair(_: str, __: str, overlap: list[float]) -> Any:
-        """Pairs take long, and depend on latencies alone."""
+        """Cached, as pairs take long and depend on latencies alone."""
         nodes = topology("optane-4node")["nodes"]
         return once(tuple(overlap), tuple(node["local_read_ns"] for node in nodes))
 
     monkeypatch.setattr(paper, "pair", cached_pair)
-    judge(lambda: keyed(numa.rows()), "optane-4node", dict(figures(described)), changed)
+    judge(lambda: keyed(numa.rows()), "optane-4node", dict(enlarged(described)), changed)
 
 
 @pytest.fixture(scope="session")
@@ -136,7 +136,7 @@ def simulated() -> Iterator[_evidence.Simulation]:
         yield opened
 
 
-# In one worker with tests of the same captures, whose fits the process remembers.
+# In one worker with other tests of these captures, as the process caches their fits.
 @pytest.mark.xdist_group("test_reproduce")
 @pytest.mark.parametrize(
     "machine", ["desktop-hdd", "desktop-nvm", "nvme", "optane-ssd", "papers/000/machine.toml"]
@@ -147,7 +147,7 @@ def test_paging_inputs(
     described = _evidence.paper_machine() if "/" in machine else machines.load(machine)
     keys = {
         key: value
-        for key, value in figures(described)
+        for key, value in enlarged(described)
         if any(part in key for part in TIMES) and not key.startswith("cache.")
     }
     assert len(keys) > 3
@@ -169,7 +169,7 @@ def test_ssd_inputs(pigz: Callable[[ssd.Setting], Rows], changed: Callable[..., 
     described = machines.load("umd")
     keys = {
         key: value
-        for key, value in figures(described)
+        for key, value in enlarged(described)
         if not key.startswith(("cache.", "node.dram.size"))
     }
     assert {"flash.read", "cpu.ipc", "cost.exception"} <= keys.keys()
@@ -194,7 +194,6 @@ def test_ssd_choices_as_inputs(pigz: Callable[[ssd.Setting], Rows]) -> None:
     for item, row in usual.items():
         by = {name: ratio(row, other[item]) for name, other in others.items()}
         if row["input"] == "definition":
-            # No choice changes it.
             assert set(by.values()) == {1.0}, item
         elif row["input"] and not row["input"].startswith("umd: "):  # tested above
             assert any(by[name] != 1 for name in by if name.startswith(row["input"])), item

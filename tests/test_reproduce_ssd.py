@@ -1,4 +1,4 @@
-"""``nearfar reproduce ssd``: published numbers of UMD (002), rows, sensitivity and tables."""
+"""``nearfar reproduce ssd``: UMD, the DRAM-interface SSD of paper 002."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nearfar.reproduce import (
 from nearfar.reproduce import ssd as study
 from nearfar.ssd import ssd
 
-#: Two alternatives that tests name, and one that changes the machine; the rest would take 15 s.
+#: Two that tests name, and one that changes the machine. All would take 15 s.
 ALTERNATIVES = tuple(
     alternative
     for alternative in study.ALTERNATIVES
@@ -92,9 +92,9 @@ def test_pigz_exceeds_100_mb_and_nearly_fits_150() -> None:
     assert 100 << 20 < pages * 4096 < 155 << 20
     rows = ssd(view, dram=["100M", "150M"], epf=["none"], atomic="none").rows
     for row in rows:
-        # One per page that finds no free frame; few evicted pages return.
-        once = pages - row["dram_bytes"] // 4096
-        assert once <= row["services"] <= once + 100
+        # Few evicted pages return.
+        beyond_dram = pages - row["dram_bytes"] // 4096
+        assert beyond_dram <= row["services"] <= beyond_dram + 100
 
 
 def test_the_table_of_predictions_counts_late_services(result: Reproduced) -> None:

@@ -1,4 +1,4 @@
-"""``nearfar reproduce tiering``: published data of SSP (003) and NOMAD, rows, live benchmark."""
+"""``nearfar reproduce tiering``: NOMAD and selective shadow paging (SSP, paper 003)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_holds_follows_from_the_tolerance() -> None:
 
 @pytest.fixture(scope="module")
 def small() -> dict[str, declared.Row]:
-    """Rows at a small scale, at which directions and rows of reads must hold as well."""
+    """Rows at a small scale, at which directions must hold too."""
     options = {"scale": "1/256", "threads": 0, "progress": None, "seeds": 3}
     return {row["item"]: row for row in study._paper_003(options)}
 
@@ -67,7 +67,7 @@ def test_rows_of_paper_003_at_a_small_scale(small: dict[str, declared.Row]) -> N
 
 
 def test_policies_are_compared_by_medians_and_quartiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against medians and quartiles of five runs each, by hand."""
+    """Expected values are computed by hand."""
     counts = {"nomad": [10, 20, 30, 40, 50], "ssp": [1, 15, 16, 18, 19]}
     runs = [
         {"policy": policy, "seed": seed, "phase": phase, "shadow_faults": count / 2,
@@ -107,7 +107,6 @@ def test_ssp_gains_by_fewer_faults(small: dict[str, declared.Row]) -> None:
 
 
 def test_statements_on_tpp_and_on_shadows_hold_in_direction() -> None:
-    """At a small scale."""
     found = study._Policies({"scale": "1/512", "threads": 0, "progress": None}).paper_003()
     slower, swaps = found
     assert slower["published"] == 8 and slower["ours"] > 2
@@ -118,7 +117,7 @@ def test_statements_on_tpp_and_on_shadows_hold_in_direction() -> None:
 @needs_cc
 def test_the_papers_benchmark_runs_on_live_memory(tmp_path: Path) -> None:
     program = MicroBenchmark(tmp_path, 1 / 1024)
-    lived = program.run("mixed", "ssp", 1, "13707M", "15559M")
-    seen = lived.outcome.counters
+    measured = program.run("mixed", "ssp", 1, "13707M", "15559M")
+    seen = measured.outcome.counters
     assert seen["promotions"] > seen["shadow_copies"] > 0
-    assert len(lived.seconds) == 5 and lived.bandwidth_mb_s > 0
+    assert len(measured.seconds) == 5 and measured.bandwidth_mb_s > 0

@@ -1,4 +1,4 @@
-"""Results in Python: tables, charts, notebooks, folders; the engine's stub; forms of arguments."""
+"""Results in Python: tables, charts, notebooks, folders; stub of the engine; argument forms."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def _folder() -> Path:
     return Path(tempfile.mkdtemp(dir=_SCRATCH.name))
 
 
-def _ran() -> Path:
+def _run_folder() -> Path:
     return Path(_paging().write(_folder() / "run"))
 
 
 def _explain() -> Any:
     from nearfar.explain import explain
 
-    return explain(_ran(), page="64K")
+    return explain(_run_folder(), page="64K")
 
 
 def _watch() -> Any:
@@ -117,7 +117,7 @@ def _diff() -> Any:
     from nearfar.diff import diff
     from nearfar.paging import paging
 
-    run = _ran()
+    run = _run_folder()
     paging(GNUGO, memory="50%", machine="optane-ssd", tlb="32").write(run.parent / "other")
     return diff(run, run.parent / "other", metric="tlb_misses")
 
@@ -135,7 +135,7 @@ def _sweep() -> Any:
     return sweep_here(file, _folder() / "grid.sweep")
 
 
-#: Functions that each make a small result, by kind.
+#: Functions that make a small result, by kind.
 MADE: dict[str, Callable[[], Any]] = {
     "paging": _paging,
     "advise": _advise,
@@ -196,7 +196,6 @@ def test_a_notebook_shows_rows_and_chart_without_scripts(
     shown = result._repr_html_()
     assert "<table>" in shown and "<script" not in shown
     assert f"{result.table.num_rows:,} rows" in shown
-    # The chart is an image, made by `plot`.
     (picture,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', shown)
     assert b'class="mark-group role-title"' in base64.b64decode(picture)
 
@@ -255,7 +254,6 @@ def test_plot_draws_marks(kind: str, made: Callable[[str], Any]) -> None:
     svg = vl_convert.vegalite_to_svg(spec, vl_version=version)
     marks = re.findall(r'<path[^>]* aria-roledescription="(?:bar|point|line mark)"', svg)
     assert marks, "nothing is drawn"
-    # Axes have their titles, the chart its own.
     assert svg.count('class="mark-text role-axis-title"') >= 1
     assert 'class="mark-group role-title"' in svg
     assert "NaN" not in svg and "undefined" not in svg and "null" not in svg
@@ -287,7 +285,9 @@ def test_results_without_a_chart_or_rows_raise_errors() -> None:
 
 
 @KINDS
-def test_folders_of_results(kind: str, made: Callable[[str], Any], tmp_path: Path) -> None:
+def test_a_result_is_written_to_a_folder(
+    kind: str, made: Callable[[str], Any], tmp_path: Path
+) -> None:
     result = made(kind)
     if not isinstance(result, FolderResult):
         pytest.skip(f"{kind} gives no folder")
@@ -312,7 +312,6 @@ def test_the_stub_matches_the_engine(tmp_path: Path) -> None:
     # `__all__`, which a native module has and a stub need not.
     allowed = tmp_path / "allowed"
     allowed.write_text("nearfar._engine.__all__\n")
-    # Imports of the stub need not be followed for this.
     config = tmp_path / "mypy.ini"
     config.write_text("[mypy]\nfollow_imports = skip\n")
     command = [sys.executable, "-m", "mypy.stubtest", "nearfar._engine", "--allowlist", allowed]

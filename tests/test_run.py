@@ -37,7 +37,7 @@ os.waitpid(child, 0)
 texts[7] = b"x"
 print("parent", before, digest())
 """
-#: The same with 10 MiB, for far tiers with a latency.
+#: With 10 MiB, as far tiers with a latency are slow.
 WAITS = PYTHON.replace("range(40)", "range(10)")
 
 
@@ -72,7 +72,7 @@ def test_pages_come_from_a_device_with_flash(epf: str) -> None:
     assert seen["fetches"] > 100 and seen["fetches_ns"] >= seen["fetches_predicted_ns"]
     # A read of this flash takes 25 us.
     assert seen["fetches_ns"] / seen["fetches"] > 25_000
-    # Only one thread faults at a time, so a thread to keep its processor busy is always free.
+    # With one faulting thread, a fetch that should not sleep can always stall.
     assert (seen["slept"] > 0) == (epf != "none"), seen
     assert (seen["stalled"] > 0) == (epf != "all"), seen
     assert "Waited for the far tier" in str(outcome)
@@ -106,7 +106,7 @@ def test_no_page_is_wrong(far: str, tmp_path: Path, build: Callable[..., Path]) 
 @needs_userfaultfd
 @needs_cc
 def test_mappings_that_change_are_followed(build: Callable[..., Path]) -> None:
-    """userfaultfd copies into one mapping at a time, and moves only between mappings alike."""
+    """userfaultfd copies into one mapping at a time, and moves only between compatible ones."""
     program = build((HERE / "mappings.c").read_text())
     output, outcome = run(str(program), fast="2M", far="lz4", policy="ssp")
     assert output == "0 pages were wrong\n" and outcome.exit_code == 0
@@ -153,7 +153,6 @@ def test_a_run_is_recorded_compared_and_reported(nearfar: Run, tmp_path: Path) -
     assert row["budget_bytes"] == 4 << 20 and row["far_size_bytes"] == 64 << 20
     assert row["knobs"] == "notice=write-protect" and row["far_latency_ns"] == 0
     assert live.Outcome(**json.loads(outcome.to_json())) == outcome
-    # An existing result is not replaced.
     done = nearfar("run", *words, "-o", tmp_path / "ssp.run", "--", *program)
     assert done.returncode == 2 and "--force" in done.stderr and done.stdout == ""
 
@@ -166,7 +165,7 @@ def test_a_run_is_recorded_compared_and_reported(nearfar: Run, tmp_path: Path) -
 
 @needs_userfaultfd
 def test_policies_are_swept(nearfar: Run, tmp_path: Path) -> None:
-    """The programs' standard input is empty, and their output does not mix with the sweep's."""
+    """Programs get empty standard input, and their output does not mix with the sweep's."""
     file = tmp_path / "study.toml"
     file.write_text(
         'study = "run"\n[grid]\npolicy = ["tpp", "ssp", "memtis"]\n[options]\nfast = "4M"\n'
@@ -193,7 +192,7 @@ def test_a_process_that_outlives_the_run_can_start_programs(nearfar: Run, tmp_pa
 
 @needs_userfaultfd
 def test_a_far_tier_that_fails_ends_the_program(nearfar: Run, tmp_path: Path) -> None:
-    """Its children end too, none reads wrong data, and a line says why."""
+    """The children end too, and a line says why."""
     # `ulimit -f` also limits the far tier's file.
     text = "b = bytes(range(256)) * 99999; [sum(b[::4096]) for _ in range(9999)]"
     program = f"{sys.executable} -c '{text}'"
@@ -207,7 +206,7 @@ def test_a_far_tier_that_fails_ends_the_program(nearfar: Run, tmp_path: Path) ->
 
 
 def _running(words: bytes) -> list[Path]:
-    """Command-line files of processes with these words; those of ended ones are empty."""
+    """Command-line files that hold these words; those of zombies are empty."""
 
     def read(path: Path) -> bytes:
         try:

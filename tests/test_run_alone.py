@@ -105,7 +105,6 @@ def test_an_outer_run_is_not_inherited(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_the_slowdown_is_printed_and_recorded(nearfar: Run, tmp_path: Path) -> None:
     out, program = tmp_path / "a.run", ["sh", "-c", "seq 50000 | sort -n | tail -1"]
     done = nearfar("run", "--fast", "4M", "--alone", "-o", out, "--", *program)
-    # The output of the first run is discarded.
     assert (done.returncode, done.stdout) == (0, "50000\n"), done.stderr
     first, second, *_ = done.stderr.splitlines()
     says = "nearfar: --alone: running the program bare first; its output is discarded"
@@ -116,7 +115,6 @@ def test_the_slowdown_is_printed_and_recorded(nearfar: Run, tmp_path: Path) -> N
     (row,) = result.table.to_pylist()
     assert row["alone_exit_code"] == 0 and row["budget_bytes"] == 4 * MIB
     assert row["slowdown"] == row["seconds"] / row["alone_seconds"] == result.slowdown
-    # Without --alone, the program runs once.
     done = nearfar("run", "--fast", "4M", "--no-alone", "--", *program)
     assert "for the slowdown add --alone)" in done.stderr.splitlines()[0]
 

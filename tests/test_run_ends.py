@@ -1,7 +1,6 @@
 """``nearfar run``: a process that outlives its parent reads the data that was last written.
 
-``nearfar`` may kill a process, with a reason on standard error. These programs give it no reason,
-so none may be killed.
+``nearfar`` prints a reason when it kills a process, which only one test here allows.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from capturing import needs_cc
 from tiers import needs_userfaultfd
 
 POLICIES = ("ssp", "tpp", "none", "nomad")
-#: How many processes each mode has at least, and the exit code of the first.
+#: Modes of ends.c: the least number of processes, and the exit code of the first.
 MODES = {
     "daemon": (2, 0),
     "double": (3, 0),
@@ -35,16 +34,16 @@ CASES = [
     for row, mode in enumerate(MODES)
     for column, far in enumerate(FARS)
 ]
-# More seeds for a mode that depends on chance, and the tier lz4.
+# More seeds for a random mode, and the tier lz4.
 CASES += [("loop", far, "ssp", 100 + number) for number, far in enumerate(("shm", "zstd", "lz4"))]
 CASES += [("exit", "lz4", "ssp", 1)]
 
 
 def ended(
-    mode: str, far: str, policy: str, seed: int, program: Path, to: tuple[str, Path]
+    mode: str, far: str, policy: str, seed: int, program: Path, server_and_folder: tuple[str, Path]
 ) -> ends.Ended:
     """Run a mode until its last process has ended; no process may have read wrong data."""
-    commands, folder = to
+    commands, folder = server_and_folder
     results = folder / "results"
     tier = f"file:{folder / 'far'}" if far == "file" else far
     options = ["--fast", "2M", "--far", tier, "--policy", policy]
@@ -80,7 +79,7 @@ def test_processes_that_outlive_their_parent_read_what_was_written(
 def test_a_vfork_child_of_a_killed_parent_reads_no_zeros(
     far: str, build: Callable[..., Path], commands: str, tmp_path: Path
 ) -> None:
-    """It shares the parent's memory, which must not read as zeros; it may be killed with a line."""
+    """It shares the parent's memory, and may be killed with a reason."""
     program = build(ends.SOURCE.read_text(), "-pthread")
     done = ended("vforkkill", far, "ssp", 1, program, (commands, tmp_path))
     assert not done.reports.lost() or done.reasons(), done.reports.lost()
@@ -90,10 +89,10 @@ def test_a_vfork_child_of_a_killed_parent_reads_no_zeros(
 @needs_userfaultfd
 @needs_cc
 @pytest.mark.parametrize("seed", range(4))
-def test_exec_while_the_run_ends(
+def test_a_program_executed_while_the_run_ends_runs(
     seed: int, build: Callable[..., Path], commands: str, tmp_path: Path
 ) -> None:
-    """The new program runs, managed or not."""
+    """It may be managed or not."""
     program = build(ends.SOURCE.read_text(), "-pthread")
     done = ended("late", "shm", "ssp", seed, program, (commands, tmp_path))
     assert not done.reports.lost(), (done.reports.lost(), done.said)

@@ -47,7 +47,7 @@ def program(build: Callable[..., Path]) -> Path:
     return build(SOURCE.read_text(), "-pthread")
 
 
-def both(program: Path, kind: str, number: int, options: str, folder: Path) -> None:
+def check_same(program: Path, kind: str, number: int, options: str, folder: Path) -> None:
     """Check that the program does the same alone and under ``nearfar run``, which kills nothing.
 
     FAR in ``options`` stands for a new file.
@@ -74,14 +74,14 @@ def both(program: Path, kind: str, number: int, options: str, folder: Path) -> N
 def test_a_healthy_program_behaves_as_without_nearfar(
     kind: str, number: int, options: str, program: Path, tmp_path: Path
 ) -> None:
-    both(program, kind, number, options, tmp_path)
+    check_same(program, kind, number, options, tmp_path)
 
 
 @needs_userfaultfd
 @needs_cc
 @pytest.mark.long("much memory")
 def test_a_program_with_much_far_memory_in_a_file_forks(program: Path, tmp_path: Path) -> None:
-    both(program, "forks", 300, "--fast 16M --far-size 600M --far file:FAR", tmp_path)
+    check_same(program, "forks", 300, "--fast 16M --far-size 600M --far file:FAR", tmp_path)
 
 
 # --- nearfar's own processes

@@ -13,7 +13,7 @@ BUDGET = 8 * MIB
 
 
 def outcome(options: dict[str, Any] | None = None, **more: Any) -> live.Outcome:
-    """An outcome with these values, and usual ones for the rest."""
+    """An outcome with default values, except for these."""
     counters = dict.fromkeys(live.counters(), 0) | more.pop("counters", {})
     usual: dict[str, Any] = {
         "run": {},
@@ -95,7 +95,7 @@ HELD = "8 MiB held in memory (locked, in I/O or shared with a child)"
     # At the budget, or above it by too little to matter.
     ({"resident_bytes": 8 * MIB, "unmanaged_bytes": 4 * MIB}, None),
     ({"resident_bytes": 8 * MIB + BUDGET // 25}, None),
-    # The resident set is unknown, or the number of processes that it sums.
+    # The resident set, or its number of processes, is unknown.
     ({}, None),
     ({"resident_bytes": 20 * MIB, "images": 9}, None),
 ])  # fmt: skip

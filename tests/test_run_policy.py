@@ -106,6 +106,7 @@ class Second(Policy):
         self.threads.add(thread.name)
         self.demote(memory, memory.capacity(0) // 20 - memory.free(0))
 """
+#: Appended to a policy: runs a program under CLASS, and prints the outcome and the objects' counts.
 RUN = """
 words, options = json.loads(sys.argv[1])
 done = live.run(words, policy=CLASS, **options)
@@ -133,7 +134,7 @@ def program(size: int, marks: int) -> list[str]:
 def launch(
     words: list[str], policy: str = POLICY, chosen: str = "Second", **options: object
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program under the policy ``chosen``, in a process whose streams it inherits."""
+    """Run a program under the policy class or object ``chosen``, in a process of its own."""
     script = policy + RUN.replace("CLASS", chosen)
     arguments = json.dumps([words, {"fast": "12M", "far": "shm", **options}])
     return subprocess.run(
@@ -167,7 +168,7 @@ def test_a_program_and_its_fork_read_what_they_wrote(chosen: str) -> None:
     assert counted["window_faults"] >= counted["promotions"] and counted["forks"] == 1
     assert outcome.run["options"]["policy"] == outcome.rows[0]["policy"] == "second"
     if chosen == "Second":
-        # One object for each process image; a fork is none.
+        # A fork is not a new process image.
         assert len(seen) == outcome.images == 1
         (one,) = seen
         # A fault during which the process ends is not counted.
@@ -184,7 +185,6 @@ def test_each_process_has_an_object_of_its_own() -> None:
     assert sorted(output.splitlines()) == sorted(2 * lines) and outcome.exit_code == 7
     assert len(seen) == outcome.images == 3
     assert sum(one["promotions"] >= 100 for one in seen) == 2
-    # A fault during which a process ends is not counted.
     more = sum(one["faults"] for one in seen) - outcome.counters["hint_faults"]
     assert 0 <= more <= 2
     assert not any(one["wrong"] for one in seen)
@@ -270,7 +270,6 @@ def test_an_exception_ends_the_program(hook: str) -> None:
     shell = 'sleep 1000 > /dev/null 2>&1 & "$@"; echo survived'
     done = launch(["sh", "-c", shell, "sh", *program(24, 1000)], policy, "Broken")
     assert done.returncode == 1 and done.stdout == ""
-    # The traceback names the hook, and a line says that the program was ended.
     assert f", in {hook}\n" in done.stderr and "ZeroDivisionError: " in done.stderr
     if hook != "__init__":
         says = [line for line in done.stderr.splitlines() if "The program was ended" in line]
@@ -280,7 +279,7 @@ def test_an_exception_ends_the_program(hook: str) -> None:
 @needs_userfaultfd
 @pytest.mark.parametrize("does", ["memory.next_mapped(0); memory.disarm_hint(0)", "pass"])
 def test_a_program_that_ends_during_a_hook_is_no_error(does: str) -> None:
-    """The hook's calls on the memory, which is gone, have no effect, and the hook is ended."""
+    """The hook's calls on the released memory have no effect, and the hook is ended."""
     policy = POLICY + textwrap.dedent(f"""
         class Busy(Second):
             def work(self, memory, thread):

@@ -25,8 +25,7 @@ order = numpy.argsort(values, kind="stable")
 for array in (values[order], order, values[::-1][order]):
     print(hashlib.sha256(numpy.ascontiguousarray(array)).hexdigest())
 """
-#: This program and QUERIES sleep so that a fast machine does not end them before their memory is
-#: managed.
+#: This program and QUERIES sleep, to end only after their memory is managed.
 FORKS = """
 import hashlib, os, random, time
 draw = random.Random(1)
@@ -162,7 +161,7 @@ def test_no_page_is_wrong_in_rare_cases(kind: str, build: Callable[..., Path]) -
         seen = outcome.counters
         if seen["far_loads"] > 0 or kind == "own-faults":
             break
-    # Memory that has a userfaultfd already is left alone.
+    # Memory with a userfaultfd of the program is left alone.
     assert (seen["far_loads"] > 0) == (kind != "own-faults"), seen
     assert (seen["pinned"] > 0) or kind != "locked", seen
 
@@ -177,7 +176,6 @@ def test_another_user_needs_the_right_to_use_userfaultfd(nearfar: Run) -> None:
     out, outcome = run(*other, *right, "sh", "-c", words, fast="4M")
     assert out.split() == ["65534", "200000"] and outcome.exit_code == 0
     assert outcome.counters["demotions_copied"] > 100
-    # Without the right to use userfaultfd it is refused in a line.
     done = nearfar("run", "--fast", "4M", "--", *other, "sh", "-c", "echo no")
     assert (done.returncode, done.stdout) == (3, "")
     assert "user 65534, who may not use userfaultfd" in done.stderr.splitlines()[0]

@@ -105,7 +105,7 @@ def test_redis_saves_much_data_as_at_the_fork(folder: Path) -> None:
 @pytest.mark.parametrize("far", ["zstd", "shm"])
 @pytest.mark.long("servers whose processes are killed")
 def test_a_dump_is_right_if_redis_is_killed_while_saving(far: str, folder: Path) -> None:
-    """Its saving child ends when it reports to Redis. If the dump was finished, it is right."""
+    """The saving child ends when it reports to the killed Redis; a finished dump is right."""
     needs("redis-server")
     with redis(folder, f"--fast 6M --far-size 128M --far {far}", 20_000) as (running, client):
         digest = client.ask("DEBUG", "DIGEST")
@@ -117,7 +117,7 @@ def test_a_dump_is_right_if_redis_is_killed_while_saving(far: str, folder: Path)
 
 # --- nginx
 
-#: Locations of nginx; few, as it sorts them by insertion, which takes long in little memory.
+#: Few, as nginx sorts its locations by insertion, which takes long in little memory.
 PLACES = 300
 
 
@@ -127,7 +127,7 @@ def body(number: int) -> str:
 
 
 def conf(folder: Path) -> str:
-    """The configuration of nginx, with all answers in memory but one, which is a file."""
+    """The configuration of nginx; all answers but one file are in memory."""
     places = "".join(
         f'location = /{number} {{ return 200 "{body(number)}"; }}\n' for number in range(PLACES)
     )
@@ -246,7 +246,7 @@ def transfers(client: int, count: int) -> str:
 
 
 class Asker(threading.Thread):
-    """Opens one connection after the other, and runs CHECK in each."""
+    """Runs CHECK again and again, each time in a new connection."""
 
     def __init__(self, psql: list[str]) -> None:
         super().__init__(daemon=True)
@@ -266,7 +266,7 @@ class Asker(threading.Thread):
 @pytest.mark.parametrize("far", ["zstd"])
 @pytest.mark.long("servers whose processes are killed")
 def test_postgresql_loses_its_first_process(far: str, folder: Path) -> None:
-    """All answers were right, and all commits are there when it restarts without nearfar."""
+    """All answers are right, and all commits are there after a restart without nearfar."""
     postgres, initdb = postgres_tool("postgres"), postgres_tool("initdb")
     for name, path in (("postgres", postgres), ("initdb", initdb)):
         if path is None:

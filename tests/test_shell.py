@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def leaves() -> Iterator[tuple[str, Any]]:
-    """Every command without subcommands, by its words after ``nearfar``."""
+    """Commands without subcommands, by their words after ``nearfar``."""
 
     def walk(words: list[str], command: Any) -> Iterator[tuple[str, Any]]:
         inner = getattr(command, "commands", None)
@@ -161,7 +161,7 @@ def test_an_unknown_command_gets_the_nearest(nearfar: Run) -> None:
 
 @ALL
 def test_an_unknown_option_gets_the_nearest(words: str, nearfar: Run) -> None:
-    """Also before a program with options of its own."""
+    """Options after ``--`` are those of a program."""
     done = nearfar(*words.split(), "--colour", "never", "--", "true", "--colour")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
@@ -238,7 +238,6 @@ def test_examples_run(words: str, inputs: Path, tmp_path: Path, commands: str) -
     shutil.copytree(inputs, tmp_path, dirs_exist_ok=True)
     if Path(made[0] if made else "").suffix == ".trace":
         shutil.rmtree(tmp_path / made[0], ignore_errors=True)
-    # Its output goes to a broken pipe, which is no error.
     code, said = into_closed_pipe(commands, example, tmp_path)
     assert code == 0, said
     assert "Traceback" not in said
@@ -264,7 +263,7 @@ def into_closed_pipe(at: str, words: list[str], folder: Path) -> tuple[int, str]
 
 # --- flags
 
-#: Commands that may differ from a rule, and why.
+#: By rule: commands that differ from it, and why.
 DEVIATIONS = {
     "format": {
         "capture": "the program's streams are passed through; a summary on standard error",
@@ -379,7 +378,7 @@ def on_terminal(at: str, words: list[str], env: dict[str, str], folder: Path) ->
     ],
 )
 @pytest.mark.parametrize("words", ["machine show optane-ssd", "paging app.trace"])
-def test_colours(
+def test_colours_follow_terminal_environment_and_flag(
     words: str,
     terminal: bool,
     env: dict[str, str],
@@ -405,7 +404,9 @@ def test_colours(
     assert (ESCAPE in text) == wanted, text[:400]
 
 
-def test_progress(inputs: Path, nearfar: Run, commands: str) -> None:
+def test_progress_is_shown_at_a_terminal_or_if_asked_for(
+    inputs: Path, nearfar: Run, commands: str
+) -> None:
     study = ["paging", str(inputs / "app.trace"), "--page-sizes", "4K", "--memory", "90%"]
     assert nearfar(*study).stderr == ""
     assert "references" in nearfar(*study, "--progress", "always").stderr
@@ -489,7 +490,7 @@ COMPLETIONS: list[Completion] = [
 
 @pytest.fixture(scope="module")
 def shell_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment variables with a new home, and `nearfar` in the path."""
+    """Environment variables with a new HOME, and `nearfar` in PATH."""
     home = tmp_path_factory.mktemp("home")
     (home / "bin").mkdir()
     tool = home / "bin" / "nearfar"
@@ -513,7 +514,7 @@ def in_bash(script: str, env: dict[str, str]) -> str:
 
 
 def test_completion_installs_for_the_parent_shell(shell_env: dict[str, str]) -> None:
-    """`; true` keeps bash from replacing itself by the command: it must stay the parent process."""
+    """`; true` keeps bash as the parent process."""
     shown = in_bash("nearfar --show-completion; true", shell_env)
     assert "_NEARFAR_COMPLETE=complete_bash" in shown
     installed = in_bash("nearfar --install-completion; true", shell_env)

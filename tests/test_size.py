@@ -1,4 +1,4 @@
-"""`nearfar size`: its limits, under which programs really run; the plan; the command."""
+"""`nearfar size`: its limits, with programs that run under them; the plan; the command."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def gnugo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def whole(trace: Path, folder: Path) -> Path:
-    """A copy of a trace, marked as recorded from start to end, which older traces do not say."""
+    """A copy of a trace, marked as recorded from start to end; older traces lack the mark."""
     made = folder / trace.name
     shutil.copytree(trace, made)
     text = json.loads((made / "trace.json").read_text())
@@ -68,7 +68,7 @@ def test_a_limit_is_above_all_that_is_resident(
     locked: int,
     group: tuple[str, Path],  # noqa: F811
 ) -> None:
-    """The program ends well in a control group with its emitted limits; parameters are MiB."""
+    """The program succeeds under its emitted limits. Parameters are in MiB."""
     trace = tmp_path / f"{what}.trace"
     capture.capture([program, what], trace, follow_forks=True)
     row = sized(trace, swap="zram")
@@ -95,7 +95,7 @@ def test_a_limit_is_above_all_that_is_resident(
 @needs_qemu
 @pytest.mark.long("a guest under TCG")
 def test_programs_run_under_their_limits_in_version_2(program: Path, tmp_path: Path) -> None:
-    """In a guest with swap on zram, programs end well; cold memory is swapped."""
+    """In a guest with swap on zram, programs succeed; cold memory is swapped out."""
     fetched("x86_64")
     files = {"work/sizes": program.read_bytes()}
     lines = ["cd /sys/fs/cgroup; echo +memory > cgroup.subtree_control"]
@@ -212,7 +212,7 @@ def test_an_older_trace_does_not_say_whether_it_is_whole() -> None:
 
 
 def test_ram_is_shared_with_zram() -> None:
-    """x + (300 - x) / 3 = 200 MiB leaves 150 MiB uncompressed."""
+    """Of 300 MiB, x stay uncompressed: x + (300 - x) / 3 = 200 MiB gives x = 150 MiB."""
 
     def shared(ram: int, swap: str = "zram") -> float:
         return (
@@ -255,7 +255,7 @@ def test_a_page_size_that_costs_too_much_memory_is_not_advised() -> None:
         "4 KiB: 2 MiB pages would save 20 % of the time once memory is filled, but take 2 times "
         "the memory"
     )
-    # Only the start is faster, which counts with `whole`.
+    # Only filling memory is faster, which counts with `whole`.
     rows = [row(4096, 10, 100, 10), row(65536, 10, 100, 1)]
     assert choose(rows, whole=False, arch="x86-64").chosen["page_bytes"] == 4096
     assert choose(rows, whole=True, arch="x86-64").chosen["page_bytes"] == 65536
@@ -370,7 +370,7 @@ def test_bad_options_are_refused_before_recording(
 def test_a_virtual_machine_is_recorded_and_sized(
     nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its peak, with the kernel, is above the program's own and below the VM's memory."""
+    """The peak includes the guest's kernel, and is below the VM's memory."""
     fetched("x86_64")
     monkeypatch.chdir(tmp_path)
     words = ("--machine", "nvme", "--swap", "none", "--format", "json", "--", "seq", "20000")
@@ -419,7 +419,7 @@ def test_limits_of_containers(kind: str) -> None:
 @needs_cc
 @needs_qemu
 def test_code_has_the_permissions_of_its_program_header(program: Path, tmp_path: Path) -> None:
-    """QEMU maps code without execute permission, with which it would count as data."""
+    """QEMU maps code without execute permission, so that it would count as data."""
     import pyarrow.parquet
 
     capture.capture([program, "populate"], tmp_path / "a.trace")

@@ -1,4 +1,4 @@
-"""``nearfar ssd``: sums and predictions, command, errors, page; exact values are tested in Rust."""
+"""``nearfar ssd``: sums, predictions, command, errors, page. Rust tests check exact values."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_rows_add_up(result: SsdResult) -> None:
         assert stalls / 1e9 == pytest.approx(row["cpu_stall"], abs=1e-9)
 
 
-def test_sleeping_pays_if_other_threads_can_run(result: SsdResult) -> None:
+def test_sleeping_is_faster_if_other_threads_can_run(result: SsdResult) -> None:
     for size in (2 << 20, 6 << 20):
         none, every, smart = (row["seconds"] for row in result.rows if row["dram_bytes"] == size)
         assert every < none
@@ -177,7 +177,7 @@ def test_a_trace_larger_than_the_device_is_refused(tmp_path: Path) -> None:
         ssd(trace, dram=["100M"], epf=["none"])
 
 
-def test_sleep_granularity_matters(server: Path) -> None:
+def test_a_coarser_sleep_granularity_takes_longer(server: Path) -> None:
     def seconds(granularity: int) -> float:
         found = ssd(server, dram=["2M"], epf=["all"], sleep_granularity=granularity)
         return float(found.rows[0]["seconds"])
@@ -185,7 +185,7 @@ def test_sleep_granularity_matters(server: Path) -> None:
     assert seconds(0) < seconds(1_000_000)
 
 
-def test_the_machine_of_paper_002() -> None:
+def test_the_machine_of_paper_002_has_its_values() -> None:
     described = machine.load("umd").to_dict()
     flash = described["flash"]
     published = {"read": "25us", "program": "200us", "page_size": "4KiB"}
@@ -226,7 +226,7 @@ def test_options_are_kept_with_the_result(nearfar: Run, server: Path, tmp_path: 
     assert json.loads(repeated.stdout)["rows"] == [row]
 
 
-def test_the_page_in_a_browser(result: SsdResult, tmp_path: Path) -> None:
+def test_the_page_works_in_a_browser(result: SsdResult, tmp_path: Path) -> None:
     path = tmp_path / "ssd.html"
     text = result.html()
     assert text == result.html()
@@ -235,13 +235,13 @@ def test_the_page_in_a_browser(result: SsdResult, tmp_path: Path) -> None:
     with browser.opened(path) as (page, problems):
         assert page.locator(".ssd-bar").count() == len(result.rows)
         page.select_option("#which", "2")
-        # The threshold of smart:50us is drawn in.
+        # The threshold of smart:50us.
         page.wait_for_selector('line[stroke-dasharray="4,4"]', state="attached")
         assert page.locator(".mark-rect path").count() > 5
     assert problems == []
 
 
-def test_too_many_rows_for_a_page(result: SsdResult) -> None:
+def test_too_many_rows_for_a_page_are_refused(result: SsdResult) -> None:
     many = SsdResult(result.run, result.rows * 40, result.details * 40)
     with pytest.raises(NearfarError, match="more than one page holds"):
         many.html()

@@ -102,7 +102,7 @@ def limit(what: str, most: str) -> str:
 
 
 def test_too_many_open_files_is_no_damage(place: Path, nearfar: Run) -> None:
-    """Whichever file cannot be opened, the error is of `ulimit`, not of a damaged file."""
+    """The error names `ulimit`, not a damaged file."""
     codes = []
     for most in range(3, 40):
         done = nearfar("paging", "in.trace", "--memory", "50%", "-o", "out",
@@ -112,7 +112,7 @@ def test_too_many_open_files_is_no_damage(place: Path, nearfar: Run) -> None:
             break
         one_line(done)
         assert "`ulimit -n`" in done.stderr, done.stderr
-        # A temporary folder may be left, as removing it takes a descriptor; the next run does.
+        # A temporary folder may be left until the next run, as removing it takes a descriptor.
         assert not (place / "out").exists()
     assert len(codes) > 1 and codes[-1] == 0
     assert sorted(file.name for file in place.iterdir()) == ["in.trace", "out"]
@@ -132,7 +132,7 @@ def test_a_start_without_descriptors_is_one_line() -> None:
 
 
 def bomb(trace: Path, pages: str, count: int = 12_000_000) -> None:
-    """Replace the part of a trace by a small file of many equal records, in pages of this size."""
+    """Replace the part of a trace by a small file of many equal records."""
     import json
 
     import numpy
@@ -217,7 +217,7 @@ def test_without_memory_there_is_one_line(place: Path, words: str) -> None:
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:
-    """Run a shell's line with ``nearfar`` as a command, so that Python starts with its streams."""
+    """Run a shell's line with ``nearfar`` as a command; Python starts with the line's streams."""
     text = f'nearfar() {{ {shlex.join(PROGRAM)} "$@"; }}; {line}'
     return subprocess.run(
         ["bash", "-c", text], capture_output=True, text=True, timeout=HANG, check=False
@@ -286,7 +286,7 @@ def test_streams_that_are_closed_from_the_start(place: Path) -> None:
 
 
 def test_file_names_that_are_not_utf8(place: Path, nearfar: Run) -> None:
-    """Every command takes and makes files whose names are any bytes but 0."""
+    """Commands read and write files with such names."""
     name = os.fsdecode(b"caf\xe9")
     (place / "in.trace").rename(place / f"{name}.trace")
     (place / f"{name}.din").write_text("0 1000\n1 2000\n")

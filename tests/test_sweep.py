@@ -145,7 +145,7 @@ def test_finished_cells_are_never_run_again(folder: Path) -> None:
     again = sweep_here(folder / "study.toml", out)
     assert again.ran == 0
     assert marks == {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
-    # A larger grid runs what is new; a smaller one shows its own cells only, and keeps the others.
+    # A smaller grid shows only its own cells, and keeps the other results.
     first, last = REPLACEMENTS[0], REPLACEMENTS[-1]
     text = GRID.replace(LISTED, f'["{last}", "{first}"]')
     (folder / "study.toml").write_text(text, encoding="utf-8")
@@ -179,7 +179,6 @@ def test_a_cells_key_depends_on_contents_of_trace_and_machine(folder: Path) -> N
     part.write_bytes(changed)
     second = keys()
     assert [a == b for a, b in zip(first, second, strict=True)] == [False] * 3 + [True] * 3
-    # A changed machine file changes all keys.
     machine = folder / "optane-ssd.toml"
     text = (DATA.parent.parent / "machines" / "optane-ssd.toml").read_text(encoding="utf-8")
     machine.write_text(text, encoding="utf-8")
@@ -230,7 +229,7 @@ def test_a_cell_that_fails_leaves_the_others(folder: Path, nearfar: Run) -> None
     assert "no trace there" in cells["gone.trace", first]["error"]
     assert "trace=gzip.trace, replacement=fifo" in done.stderr
     assert len(shown["rows"]) == 8
-    # Failed cells are tried again, and only these.
+    # Only failed cells are tried again.
     again = sweep_here(folder / "study.toml", folder / "out")
     assert (again.ran, len(again.failed)) == (3, 3)
     shutil.copytree(DATA / "captures" / "sqlite.trace", folder / "gone.trace")

@@ -42,7 +42,7 @@ def slow(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def held(slow: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The slow sweep, which stands still at three finished cells until there is a file ``go``."""
+    """The slow sweep, which pauses at three finished cells until a file ``go`` exists."""
     stand_still(slow, monkeypatch, "nearfar.ssd", "ssd", "out/cells/[!.]*.json", 2)
     return slow
 
@@ -51,7 +51,7 @@ def finished(out: Path) -> list[str]:
     return sorted(path.stem for path in (out / "cells").glob("[!.]*.json"))
 
 
-def whole(out: Path) -> None:
+def check_complete(out: Path) -> None:
     """Check that every finished cell and every part of the dataset is complete."""
     for key in finished(out):
         outcome = read_outcome(key, out)
@@ -85,7 +85,7 @@ def test_killing_the_sweep_loses_no_finished_cell(held: Path, expected: dict[str
     until(lambda: not any(Path(f"/proc/{w}").exists() for w in workers), "end of the workers")
     before = {key: (out / "cells" / f"{key}.parquet").stat().st_ino for key in finished(out)}
     assert 2 <= len(before) < 8
-    whole(out)
+    check_complete(out)
     result = sweep_here(held / "slow.toml", out)
     assert result.ran == 8 - len(before)
     for key, inode in before.items():
@@ -109,7 +109,7 @@ def test_a_killed_worker_costs_one_try(held: Path, expected: dict[str, bytes]) -
 def test_a_cell_that_kills_its_workers_fails_alone(
     slow: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if a cell ran out of memory, its process is killed at each try."""
+    """Its process is killed at each try, as by the OOM killer."""
     (slow / "sitecustomize.py").write_text(
         "import functools, os, nearfar.ssd as s\n"
         "run = s.ssd\n"
@@ -139,7 +139,7 @@ def test_ctrl_c_keeps_finished_cells(held: Path) -> None:
     assert len(said.splitlines()) == 1, said
     assert not any(Path(f"/proc/{w}").exists() for w in workers)
     assert 1 <= len(finished(out)) < 8
-    whole(out)
+    check_complete(out)
 
 
 def test_a_second_sweep_of_the_same_folder_is_refused(held: Path, nearfar: Run) -> None:
@@ -152,12 +152,12 @@ def test_a_second_sweep_of_the_same_folder_is_refused(held: Path, nearfar: Run) 
     (held / "go").touch()
     _, said = first.communicate(timeout=HANG)
     assert first.returncode == 0, said
-    whole(out)
+    check_complete(out)
 
 
 @pytest.mark.long("one more kill of a sweep")
 def test_a_sweep_killed_repeatedly_can_be_completed(slow: Path, expected: dict[str, bytes]) -> None:
-    """At times from start-up to the writing of the dataset."""
+    """The kills fall between start-up and the writing of the dataset."""
     out = slow / "out"
     for step in range(6):
         running = start("sweep", slow / "slow.toml", "-o", out, "--workers", 2)
@@ -226,7 +226,7 @@ def test_a_killed_dask_scheduler_ends_the_sweep(held: Path, expected: dict[str, 
         assert "Traceback" not in said
     (held / "go").touch()
     kept = len(finished(out))
-    whole(out)
+    check_complete(out)
     result = sweep(held / "slow.toml", out, workers=2)
     assert result.ran <= 8 - kept
     assert bytes_of(out) == expected

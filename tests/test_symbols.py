@@ -1,4 +1,4 @@
-"""``nearfar explain``: functions, lines and regions of misses of a program with known answers."""
+"""``nearfar explain``: functions, lines and regions of a program whose misses are known."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def captured(folder: Path, program: Path, *options: str) -> Path:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory, build: Callable[..., Path]) -> Path:
-    """A copy in a folder of its own, as tests replace it."""
+    """PROGRAM, in a folder of its own, as tests replace it."""
     own = tmp_path_factory.mktemp("program") / "known"
     shutil.copy2(build(PROGRAM, "-g", "-Wl,--build-id"), own)
     return own
@@ -217,8 +217,8 @@ def test_the_region_that_gains_is_the_one_that_misses(run: Path, trace: Path) ->
         small = next(o for o in found.sizes if o["name"] == one["name"] and o["page_bytes"] == 4096)
         assert one["saved_ns"] == pytest.approx(small["ns"] - one["ns"])
         assert one["added_bytes"] == one["resident_bytes"] - small["resident_bytes"]
-    # Regions save what all terms but caches and memory save, nearly: the terms are per reference,
-    # whose number depends on the page size.
+    # Regions save the time of all terms but caches and memory. The sums differ slightly, as terms
+    # are per reference, and the number of references depends on the page size.
     whole = sum(one["saved_ns"] for one in found.sizes if one["page_bytes"] == 2 << 20)
     terms = {term["term"]: term["saved_ns"] for term in explain(run, page="2M").terms}
     assert whole == pytest.approx(

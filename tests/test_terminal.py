@@ -21,7 +21,7 @@ from nearfar.report.fitted import DETAIL, KEY, Prose, Table
 
 WIDTH = 80
 
-#: Command lines to run in the folder that :func:`folder` makes; each prints text for people.
+#: Command lines to run in :func:`folder`.
 PRINTED = """
 advise app.trace --machine optane-ssd
 advise app.trace --machine all --sizes 4 --evaluate

@@ -1,4 +1,4 @@
-"""``nearfar thp``: settings for huge pages, on programs with known answers; command and result."""
+"""``nearfar thp``: settings for huge pages, on programs with known answers."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def huge_faults(result: ThpResult) -> dict[str, int]:
 
 def test_advice_of_the_program_counts(recorded: Path) -> None:
     result = thp(recorded, machine="nvme", policy="never,madvise,always", pages_to_scan=0)
-    # Eight ranges in each area; the libc and the stack have none of 2 MiB.
+    # Eight ranges in each area; libc and stack have no range of 2 MiB.
     assert huge_faults(result) == {"never": 0, "madvise": 8, "always": 16}
     never, madvise, always = result.rows
     for row, ranges in ((madvise, 8), (always, 16)):
@@ -205,7 +205,7 @@ def test_a_process_can_switch_huge_pages_off(tmp_path: Path) -> None:
     assert not usual.notes
     (folder := tmp_path / "off").mkdir()
     off = thp(record(folder, DISABLED, "-static", words=["0"]), machine="nvme", policy="always")
-    # The stack of the first program may have one.
+    # The stack of the first program may have a huge page.
     assert huge_faults(off)["always"] == huge_faults(usual)["always"] - 8 <= 1
     assert ["switches huge pages off for itself" in note for note in off.notes] == [True]
 
@@ -229,8 +229,8 @@ def test_khugepaged_collapses_nearly_full_ranges(recorded: Path) -> None:
     (nearly,) = thp(recorded, **fast, max_ptes_none=1).rows
     assert (full["merges"], nearly["merges"]) == (0, 8)
     # Faults give huge pages to the first two areas, khugepaged to the fourth.
-    (any_,) = thp(recorded, **{**fast, "policy": "always"}, max_ptes_none=511).rows
-    assert (any_["huge_faults"], any_["merges"]) == (16, 8)
+    (row,) = thp(recorded, **{**fast, "policy": "always"}, max_ptes_none=511).rows
+    assert (row["huge_faults"], row["merges"]) == (16, 8)
 
 
 def test_without_free_blocks_only_advised_faults_compact(recorded: Path) -> None:
@@ -246,7 +246,7 @@ def test_page_sizes_are_set_separately(recorded: Path) -> None:
     assert row["huge_faults"] == 8
     never = thp(recorded, machine="nvme", policy="never", pages_to_scan=0).rows[0]
     grown = row["peak_bytes"] - never["peak_bytes"]
-    # 64 KiB for each touched page of the first area, and for a few of the libraries'.
+    # 64 KiB for each touched page of the first area, and for a few pages of libraries.
     assert 0 <= grown - 8 * (2 * MIB - 4096) - 8 * (60 << 10) <= 30 * (60 << 10)
 
 
@@ -255,7 +255,7 @@ def test_at_the_limit_huge_pages_are_swapped_whole_or_split(recorded: Path) -> N
     options = {"machine": "nvme", "policy": "never,madvise", "pages_to_scan": 0}
     never, whole = thp(recorded, **options, memory="24M").rows
     assert never["swap_outs"] == never["shrunk"] == whole["shrunk"] == 0
-    # More than 8 MiB are evicted; after the libc's, the huge pages are the oldest.
+    # More than 8 MiB are evicted; after pages of the libc, the huge pages are the oldest.
     assert whole["splits"] == 5 and 5 * 512 <= whole["swap_outs"] < 6 * 512
     assert whole["peak_bytes"] <= 24 * MIB and whole["memory_bytes"] == 24 * MIB
     # While reclaim finds old pages, it does not call the shrinker. With 31 MiB it does, as half of
@@ -268,6 +268,7 @@ def test_at_the_limit_huge_pages_are_swapped_whole_or_split(recorded: Path) -> N
 
 def test_khugepaged_works_while_the_program_sleeps(tmp_path: Path) -> None:
     trace = record(tmp_path, SLEEPER, "-static")
+    # Here, only `idle` events have a value in `to`: nanoseconds.
     idle = sum(event["to"] for event in open_trace(trace).regions.to_pylist())
     assert idle >= 1e9
     # Each scan covers one range of 2 MiB; the first comes after half of `scan_sleep`.
@@ -294,8 +295,8 @@ OFTEN = {
 
 def test_huge_pages_fill_a_sparse_gigabyte(tmp_path: Path) -> None:
     trace = record(tmp_path, PUBLIC, words=["sparse"])
-    for none, merges in ((511, 512), (0, 0)):
-        never, always = thp(trace, **OFTEN, max_ptes_none=none).rows
+    for max_none, merges in ((511, 512), (0, 0)):
+        never, always = thp(trace, **OFTEN, max_ptes_none=max_none).rows
         # Faults fill the first GiB whatever khugepaged may do.
         assert (always["huge_faults"], always["merges"]) == (512, merges)
         grown = (512 + merges) * (2 * MIB - 4096)
@@ -306,8 +307,8 @@ def test_huge_pages_fill_a_sparse_gigabyte(tmp_path: Path) -> None:
 def test_khugepaged_refills_a_released_heap(tmp_path: Path) -> None:
     """golang/go#64332: it collapses mostly released ranges, unless max_ptes_none is 0."""
     trace = record(tmp_path, PUBLIC, words=["heap"])
-    for none, merges, mib in ((511, 32, 64), (0, 0, 16)):
-        result = thp(trace, **OFTEN, max_ptes_none=none)
+    for max_none, merges, mib in ((511, 32, 64), (0, 0, 16)):
+        result = thp(trace, **OFTEN, max_ptes_none=max_none)
         never, always = result.rows
         assert (always["splits"], always["merges"]) == (32, merges)
         last = {point["policy"]: point["mapped_bytes"] for point in result.points}
@@ -316,7 +317,7 @@ def test_khugepaged_refills_a_released_heap(tmp_path: Path) -> None:
 
 
 def test_the_gain_of_a_short_program_depends_on_free_memory(tmp_path: Path) -> None:
-    """microsoft/mimalloc#1373; and copies after a fork, as when redis saves."""
+    """microsoft/mimalloc#1373, and copies after a fork, as when Redis saves."""
     trace = record(tmp_path, PUBLIC, words=["save"])
     asleep = {"machine": "nvme", "policy": "never,always", "pages_to_scan": 0}
     never, free = thp(trace, **asleep).rows
@@ -342,9 +343,7 @@ def test_swap_counts_are_near_those_of_a_kernel(
     assert row["shrunk"] == shrunk
 
 
-def test_at_the_limit_only_advised_faults_reclaim_for_huge_pages(
-    recorded: Path,
-) -> None:
+def test_at_the_limit_only_advised_faults_reclaim_for_huge_pages(recorded: Path) -> None:
     options = {"machine": "nvme", "policy": "always,defer", "pages_to_scan": 0, "memory": "12M"}
     always, defer = thp(recorded, **options).rows
     # Five huge pages of the first area fit beside the libc; `always` makes room for the second.

@@ -172,7 +172,7 @@ def test_a_policy_is_loaded_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_policy_without_a_base() -> None:
-    # The run makes the policy's object, which notes itself here.
+    # `Noted` keeps the object that the run makes.
     made: list[PromoteAtOnce] = []
 
     class Noted(PromoteAtOnce):
@@ -210,7 +210,7 @@ class CopyOnFault(Policy):
     def hint_fault(self, memory: Memory, page: int, write: bool) -> None:
         memory.disarm_hint(page)
         if memory.node_of(page) and memory.begin_copy(page, 0, self.mover):
-            # It is not complete before the fault is over.
+            # The copy is not complete before the fault is over.
             assert memory.commit_copy(page, False) is None
             self.copying.append(page)
 
@@ -328,7 +328,7 @@ class Counted(Policy):
 
 
 def adds_up(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Check that `fast_pages` of a phase is what has entered the fast node minus what has left."""
+    """Check that `fast_pages` is the pages that entered the fast node minus those that left."""
     there: dict[tuple[str, int], int] = {}
     for row in rows:
         run = (row["policy"], row["seed"])
@@ -339,7 +339,6 @@ def adds_up(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def test_the_counters_of_a_row_add_up() -> None:
-    """Also where copies are in progress at the end of a phase."""
     found = tiering("nomad-medium", policy=",".join(p["name"] for p in policies()), **SMALL)
     assert any(row["promotions"] for row in found.rows)
     adds_up(found.rows)
@@ -390,7 +389,7 @@ def test_huge_pages_are_promoted_whole() -> None:
     assert row["promotions"] % 512 == 0
 
 
-def test_three_nodes(tmp_path: Path) -> None:
+def test_a_machine_may_have_three_nodes(tmp_path: Path) -> None:
     text = (Path(__file__).resolve().parents[1] / "machines" / "cxl-a.toml").read_text()
     third = text[text.index("[node.slow]") : text.index("# Weak sources")]
     third = third.replace("node.slow", "node.slower").replace("407ns", "900ns")
@@ -491,7 +490,7 @@ def test_scale_is_a_fraction_or_a_number() -> None:
     assert workloads() == dict(names.WORKLOAD)
 
 
-def test_pointer_chase_pays_latency_only() -> None:
+def test_pointer_chase_is_bound_by_latency_only() -> None:
     row = tiering("pointer-chase", policy="none", mix="read", scale="1/256", rounds=1).rows[-1]
     fast = row["fast_hit_ratio"]
     # Latencies of NOMAD's table 1, platform A, and 30 ns for a page walk of nearly every access.
@@ -549,7 +548,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_page_in_a_browser(page: Path) -> None:
+def test_the_page_works_in_a_browser(page: Path) -> None:
     with browser.opened(page) as (shown, problems):
         shown.wait_for_function("document.querySelectorAll('svg.marks').length >= 11")
         assert shown.text_content(".finding").startswith("ssp is fastest")
@@ -557,7 +556,7 @@ def test_page_in_a_browser(page: Path) -> None:
     assert problems == []
 
 
-def test_example_runs(nearfar: Callable[..., Any]) -> None:
+def test_the_example_runs(nearfar: Callable[..., Any]) -> None:
     import subprocess
 
     command = [sys.executable, str(EXAMPLES / "ssp.py"), "1/512"]

@@ -24,7 +24,7 @@ Times = Mapping[str, Sequence[float]]
 
 
 def study(times: Mapping[float | None, Times], phase: str = "round-4", **run: Any) -> TieringResult:
-    """A result with these times, by the fast part of 100 MiB; None is a half."""
+    """A result with these times, by the fast fraction of 100 MiB; None stands for a half."""
     rows: list[Any] = [
         {
             "policy": policy,
@@ -77,7 +77,7 @@ def study(times: Mapping[float | None, Times], phase: str = "round-4", **run: An
         ({"oracle": [100]}, "Only `oracle`, a bound, was run: no policy to compare."),
     ],
 )  # fmt: skip
-def test_which_policy(times: Times, sentence: str) -> None:
+def test_the_first_answer_names_the_fastest_policy(times: Times, sentence: str) -> None:
     assert answers.answers(study({None: times})) == [sentence]
 
 
@@ -89,7 +89,7 @@ def several(**slower: Sequence[float]) -> dict[float | None, Times]:
     }
 
 
-def test_how_much_fast_memory() -> None:
+def test_the_second_answer_names_the_fast_memory_needed() -> None:
     found = study(
         several(
             none=(400, 300, 200, 100),
@@ -155,7 +155,7 @@ def test_a_run_below_the_minimal_scale_names_no_winner() -> None:
 
 @pytest.fixture(scope="module")
 def copies() -> TieringResult:
-    """GnuGo in as many copies as the answer for one copy demands."""
+    """GnuGo in the number of copies that the answer for one copy demands."""
     small = tiering(GNUGO, policy="none", fast="50%")
     assert small.run["policy_scale"] < answers.MIN_SCALE
     (line,) = answers.answers(small)

@@ -1,4 +1,4 @@
-"""The bench ``tiering-guest``, Linux's tiering: its parser, and predictions for its record."""
+"""The bench ``tiering-guest``, Linux's tiering in a guest: parser and recorded predictions."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_a_tenant_is_slower_beside_another() -> None:
     assert seconds("nomad-large", "pointer-chase") > 1.05 * seconds("pointer-chase")
 
 
-def test_two_traces(nearfar: Run, tmp_path: Path) -> None:
+def test_two_traces_run_together(nearfar: Run, tmp_path: Path) -> None:
     options = ["--policy", "none,nomad", "--fast", "50%", "--share", "2:1", "--points", 5]
     out = [tmp_path / "out", tmp_path / "out.html"]
     done = nearfar("tiering", *TRACES, *options, "-o", out[0], "--html", out[1])

@@ -40,7 +40,7 @@ def test_rows_of_a_normal_distribution() -> None:
 
 
 def test_the_answer_notes_a_single_memory_tier() -> None:
-    """Linux keeps the DRAM of two sockets in one tier; CXL memory has another."""
+    """Linux puts the DRAM of two sockets in one tier, CXL memory in another."""
     options: dict[str, Any] = {"policy": "none,tpp,autonuma", "scale": "1/256", "rounds": 1}
     said = answers.answers(tiering("nomad-small", machine="ddr4-2socket", fast="13G", **options))
     assert "one memory tier, within which autonuma and tpp move nothing" in said[-1]

@@ -1,4 +1,4 @@
-"""Opening traces: the same records for pyarrow, Polars and the engine; damage is one clear line."""
+"""Opening traces: pyarrow, Polars and the engine read the same; damage is one clear line."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_html_of_a_hostile_name_is_text(small: Path):
     assert "<img" not in package.open(path)._repr_html_()
 
 
-def test_an_empty_trace(tmp_path: Path, small: Path):
+def test_an_empty_trace_can_be_read(tmp_path: Path, small: Path):
     info = json.loads((small / "trace.json").read_text())
     info |= {"records": 0, "instructions": 0, "records_by_kind": {}, "pages_by_kinds": {}}
     info |= {"parts": [], "threads": []}
@@ -207,7 +207,7 @@ def test_a_null_is_refused(small: Path):
         info_module.info(small)
 
 
-def test_a_size_that_no_record_has_is_refused(small: Path):
+def test_a_record_size_above_16_bits_is_refused(small: Path):
     part = small / "part-00000.parquet"
     table = pq.read_table(part)
     sizes = pa.array([70_000, *table["size"].to_pylist()[1:]], pa.uint32())
@@ -366,7 +366,7 @@ def test_without_polars_the_error_says_how_to_install_it():
 
 
 def test_the_snippets_of_the_docs_run(monkeypatch: pytest.MonkeyPatch, capsys):
-    """Python's in separate namespaces, SQL in DuckDB."""
+    """Python in separate namespaces, SQL in DuckDB."""
     page = (Path(__file__).parents[1] / "docs" / "trace.md").read_text()
 
     def snippets(language: str) -> list[str]:

@@ -79,7 +79,7 @@ def sized(target: int | Target, **options: Any) -> dict[str, Any]:
 
 
 def using(pid: int, low: float, high: float) -> dict[str, Any]:
-    """The first row with memory in this range (MiB), as on a busy host a program may pause."""
+    """The first row with anonymous memory in this range (MiB); a busy host disturbs others."""
 
     def found() -> dict[str, Any]:
         row = sized(pid)
@@ -154,7 +154,7 @@ def test_more_memory_never_has_more_faults(cycles: list[list[float]], limit: flo
 
 
 def test_without_a_window_of_few_faults_the_answer_is_the_peak() -> None:
-    """The interval begins below the last point of the curve."""
+    """The interval begins below the last point of the curve, which has 250 pages."""
     plan = Plan.of(of_pid(os.getpid()), swap="zram", machine="nvme", slowdown="0.001%")
     last = Memory(anonymous=1000 * PAGE)
     seen = Watched([cycle(100, 200, 300)], seconds=1.0, most=1000 * PAGE, last=last)
@@ -282,7 +282,7 @@ def test_memory_shared_with_a_fork_is_used_if_the_child_uses_it() -> None:
         finally:
             os.killpg(child.pid, signal.SIGKILL)
     longest = max((one for cycle in seen.cycles for one in cycle), key=lambda one: one.seconds)
-    # The child uses 8 MiB, the interpreter some.
+    # The child uses 8 MiB, and the interpreter has its own.
     assert 7.8 * MIB <= longest.anonymous <= 14 * MIB
 
 
@@ -430,7 +430,7 @@ def test_squeezing_begins_with_small_steps() -> None:
 
 
 def test_a_step_that_stalls_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Less than the kernel reclaims at a time is left for the next step."""
+    """An amount below what the kernel reclaims at a time is left for the next step."""
     taken: list[int] = []
     stalled = 0
     monkeypatch.setattr(squeeze.time, "sleep", lambda seconds: None)
@@ -456,7 +456,7 @@ def test_every_method_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("name", ORDER)
 def test_the_error_of_a_method_is_the_measured_one(name: str) -> None:
-    """Rounded up to 5 %, at least 10 %; the documentation has the same."""
+    """Rounded up to a multiple of 5 %, at least 10 %; the documentation has the same."""
     sys.path.insert(0, str(PACKAGE.parents[1] / "bench"))
     from cases.watch import stated
 
@@ -471,7 +471,9 @@ def test_the_error_of_a_method_is_the_measured_one(name: str) -> None:
 
 
 @needs_cc
-def test_all_outputs(nearfar: Run, running: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_an_answer_is_printed_stored_compared_and_emitted(
+    nearfar: Run, running: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
     folder = tmp_path / "hot.watch"
     options = ("--for", "2s", "--budget", "50%", "--swap", "zram", "--machine", "nvme")
     done = nearfar("watch", running.pid, *options, "-o", folder)
@@ -605,7 +607,7 @@ def test_an_answer_changes_outside_of_the_interval_or_above_memory_max() -> None
     narrow = row(low_bytes=16 * MIB, high_end_bytes=16 * MIB)
     assert not monitor.has_changed(row(memory_bytes=int(16.5 * MIB)), narrow)
     assert monitor.has_changed(row(memory_bytes=17 * MIB), narrow)
-    # The peak is above MemoryMax as it was advised, which would kill.
+    # A peak above the advised MemoryMax would kill the program.
     assert monitor.has_changed(row(peak_bytes=97 * MIB), before)
 
 
@@ -626,7 +628,7 @@ def test_metrics_follow_prometheus() -> None:
     assert samples["nearfar_watch_memory_bytes"] == 16 * MIB
     assert samples["nearfar_watch_slowdown_ratio"] == 0.05
     assert samples["nearfar_watch_answer_timestamp_seconds"] == 12.5
-    assert "nearfar_watch_high_bytes" not in samples  # there is none
+    assert "nearfar_watch_high_bytes" not in samples
 
 
 def test_metrics_replace_only_metrics(nearfar: Run, tmp_path: Path) -> None:
@@ -669,7 +671,7 @@ def test_a_stored_answer_is_drawn_and_compared(nearfar: Run, tmp_path: Path) -> 
 def test_the_exit_code_is_that_of_the_trial(
     nearfar: Run, running: subprocess.Popen[bytes], stalled: float, code: int
 ) -> None:
-    """With a made-up trial, as a real one needs a guest."""
+    """The trial is made up, as a real one needs a guest."""
     first = f"""
 from nearfar.watch import confirm
 confirm.lacks = lambda target, swap: None

@@ -32,7 +32,7 @@ text = { make = "words", bytes = 5000, seed = 3 }
 
 
 def short(**changes: str) -> str:
-    """The file above with keys replaced or put before the table of files."""
+    """SHORT with these keys replaced or added."""
     lines = SHORT.strip().splitlines()
     for key, value in changes.items():
         lines = [line for line in lines if not line.startswith(f"{key} =")]
@@ -144,7 +144,7 @@ def test_list_and_show(nearfar: Run) -> None:
 
 
 @needs_qemu
-def test_capture_whole_and_small(nearfar: Run, tmp_path: Path) -> None:
+def test_a_workload_is_captured_whole_and_small(nearfar: Run, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(short())
     whole = workload.capture(workload.load(str(path)), tmp_path / "whole")
@@ -180,9 +180,8 @@ def test_failed_work_leaves_no_capture(
 
 @needs_qemu
 @pytest.mark.skipif(workload.load("redis").missing() != [], reason="redis is not installed")
-def test_a_server_and_its_client(tmp_path: Path) -> None:
-    text = Path("workloads/redis.toml")
-    path = Path(__file__).parent.parent / text
+def test_a_server_with_a_client_is_captured(tmp_path: Path) -> None:
+    path = Path(__file__).parent.parent / "workloads" / "redis.toml"
     few = path.read_text().replace("keys = 15_000, commands = 30_000", "keys = 50, commands = 90")
     one = workload.parse("redis.toml", few)
     assert one.files["load.txt"]["keys"] == 50
@@ -203,7 +202,7 @@ def test_a_hung_program_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.skipif(
     not (shutil.which("Xvfb") and shutil.which("xdotool")), reason="Xvfb is not installed"
 )
-def test_a_display_of_its_own(tmp_path: Path) -> None:
+def test_a_workload_has_a_display_of_its_own(tmp_path: Path) -> None:
     text = short(command='["xdotool", "getdisplaygeometry"]', display="true")
     made = workload.capture(workload.parse("mine.toml", text), tmp_path)
     assert made.records > 10_000
@@ -214,7 +213,7 @@ def test_a_display_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_guest_s_script_runs_what_a_capture_runs(tmp_path: Path) -> None:
-    """It starts the program with its input, then the clients; they wait longer than without VM."""
+    """It starts the program with its input, then the clients. Its waits are longer."""
     text = short(
         command='["sh", "-c", "cat >got; until [ -e done ]; do sleep 0.1; done"]',
         stdin='"typed"',
@@ -231,7 +230,7 @@ def test_a_guest_s_script_runs_what_a_capture_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.long("one more guest under TCG")
-def test_a_workload_in_a_guest(tmp_path: Path) -> None:
+def test_a_workload_is_captured_in_a_guest(tmp_path: Path) -> None:
     """The kernel is recorded with the program, but nothing from before its start."""
     fetched("x86_64")
     made = workload.capture(workload.load("gunzip"), tmp_path, vm=True)

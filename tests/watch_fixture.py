@@ -27,7 +27,7 @@ def row(**more: Any) -> declared.Row:
 
 
 def watched(**more: Any) -> WatchResult:
-    """A result with that row, and working sets of four windows."""
+    """A result with :func:`row`, and working sets of four windows."""
     windows = [
         declared.WindowsRow(
             seconds=10.0**step, anonymous_bytes=size * MIB, file_bytes=MIB, faults=faults,

@@ -1,4 +1,4 @@
-"""The script that tests/test_watch.py runs in a guest; each line it prints is a key and values."""
+"""tests/test_watch.py runs this script in a guest; each printed line is a key and values."""
 
 # ruff: noqa: E402
 from __future__ import annotations
@@ -47,7 +47,7 @@ def methods() -> None:
     for name in ("accessed", "damon", "touch", "squeeze"):
         target = of_group(str(HOT)) if name == "squeeze" else of_pid(child.pid)
         assert choose(name, target)[0] == name
-        # `touch` pages out for at most share * seconds; an emulated processor compresses slowly.
+        # `touch` pages out for at most share * seconds; compression is slow under emulation.
         share = 10 if name == "touch" else 0.5
         # Several attempts: a busy host stops the guest for seconds, in which the program uses
         # nothing and DAMON takes all memory for one region.

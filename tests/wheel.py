@@ -25,7 +25,7 @@ PARTS = ("nearfar/_engine.abi3.so", PLUGIN, LIVE, "nearfar/py.typed")
 
 
 def check(wheel: Path, scratch: Path) -> None:
-    """Install and use it; any failure ends the program."""
+    """Install and use the wheel; any failure exits."""
     names = zipfile.ZipFile(wheel).namelist()
     for part in PARTS:
         if part not in names:
@@ -70,7 +70,7 @@ def check(wheel: Path, scratch: Path) -> None:
 
 
 def again(wheel: Path, scratch: Path) -> None:
-    """Build it from a copy of the sources in another folder; its files must be the same."""
+    """Build the wheel from a copy of the sources elsewhere; its files must be the same."""
     copy = scratch / "other"
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     files = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
