@@ -82,9 +82,9 @@ lint: env ## Formatters and linters
 	$(AT_ONCE) lint-rust lint-python
 
 lint-rust:
-	cargo fmt --all --check
+	git ls-files '*.rs' | xargs rustfmt --check
 	cargo clippy $(CHECKED) --locked --workspace --all-targets --quiet -- -D warnings
-	cd capture/qemu-plugin && cargo fmt --check && cargo clippy --release --locked --quiet -- -D warnings
+	cd capture/qemu-plugin && cargo clippy --release --locked --quiet -- -D warnings
 
 lint-python:
 	$(BIN)/ruff check python tests bench workloads docs/*.py examples fuzz
@@ -120,7 +120,7 @@ test-python:
 	$(STEP) 'Python tests' $(PYTEST)
 
 # Without the bench, and so without compiling libraries that only the bench needs.
-RUST_TESTS := cargo test $(CHECKED) --locked --workspace --exclude nearfar-bench --quiet
+RUST_TESTS := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/rustc.sh cargo test $(CHECKED) --locked --workspace --exclude nearfar-bench --quiet
 
 # Some tests wait, so one process more than processors; at most four, to limit memory. Tests start nearfar
 # a thousand times, so Python modules are compiled once, even if the container forbids that.

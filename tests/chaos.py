@@ -374,7 +374,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20, help="kills of each case")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="without the slow cases")
-    parser.add_argument("--far", choices=chaos_run.FARS, help="of the case run; all, in turn")
+    parser.add_argument(
+        "--far", choices=chaos_run.FARS, help="far tier of the case run [all, in turn]"
+    )
     asked = parser.parse_args()
     if unknown := set(asked.cases) - set(names):
         parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(names)}")

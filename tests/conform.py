@@ -348,8 +348,8 @@ def reasons() -> str:
 def main() -> int:
     """Run the chosen cases; 1 if something contradicts the known differences."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--case", default="*", help="of these names")
-    parser.add_argument("--world", default="*", help="in these worlds")
+    parser.add_argument("--case", default="*", help="pattern of the names of cases to run")
+    parser.add_argument("--world", default="*", help="pattern of the worlds to run in")
     parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
     asked = parser.parse_args()
     missing = conform_build.build()

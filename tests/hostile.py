@@ -218,7 +218,7 @@ def attack(name: str, draw: random.Random) -> Iterator[tuple[bytes, str | None]]
 def main() -> int:
     """Try inputs for a time; keep those that break a reader."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=60.0, help="in all")
+    parser.add_argument("--seconds", type=float, default=60.0, help="total duration")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     failed = 0

@@ -234,6 +234,22 @@ def test_a_complete_copy_wakes_the_policys_thread() -> None:
     assert len(made[0].outcomes) == promotions + result.total("noted", "aborts")
 
 
+class Foresees(Policy):
+    """Notes the use counts of each phase."""
+
+    phases: ClassVar[list[int]] = []
+
+    def foresee(self, memory: Memory, counts: list[int]) -> None:
+        self.phases.append(sum(counts))
+
+
+@pytest.mark.parametrize("policy", [Foresees, Foresees()])
+def test_a_class_and_an_object_foresee_each_phase(policy: Policy | type[Policy]) -> None:
+    Foresees.phases.clear()
+    tiering("nomad-medium", policy=policy, scale="1/1024", rounds=2)
+    assert len(Foresees.phases) >= 2 and all(Foresees.phases)
+
+
 def raising(hook: str) -> type[Policy]:
     def fail(self: object, *arguments: object) -> None:
         raise KeyError("the policy's own mistake")

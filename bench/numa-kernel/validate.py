@@ -1,5 +1,5 @@
-"""Where the real kernel places memory, beside what ``nearfar numa`` says, and what ``nearfar run``
-does with it: ``make validate``.
+"""Compare the placement of the real kernel with the model of ``nearfar numa``, and what ``nearfar
+run`` does with far nodes (``make validate``).
 
 Exit code 1 if kernel and model differ by more than the tolerance, 3 if this machine cannot
 compare them.

@@ -30,15 +30,28 @@ _GAP: Final = 64 << 20
 _Z: Final = 1.96
 
 _BOUNDS: Final = (
-    Column("low_bytes", "int64", False, "bytes", "Accessed at a time, at least (95 %)."),
+    Column(
+        "low_bytes",
+        "int64",
+        False,
+        "bytes",
+        "Lower bound (95 %) of the memory accessed in a sampling interval.",
+    ),
     Column(
         "likely_bytes",
         "int64",
         False,
         "bytes",
-        "Accessed at a time, estimate: share of samples with an access x region size.",
+        "Memory accessed in a sampling interval, estimate: share of samples with an access x "
+        "region size.",
     ),
-    Column("high_bytes", "int64", False, "bytes", "Accessed at a time, at most (95 %)."),
+    Column(
+        "high_bytes",
+        "int64",
+        False,
+        "bytes",
+        "Upper bound (95 %) of the memory accessed in a sampling interval.",
+    ),
 )
 ROWS: Final = Rows(
     columns=(

@@ -66,7 +66,7 @@ TABLES: Final = {
                    "Duration without nearfar; null unless `--alone` or a share as `--fast` was "
                    "given.",
                    "bare"),
-            Column("alone_exit_code", "int64", True, "", "Its exit code without nearfar."),
+            Column("alone_exit_code", "int64", True, "", "Exit code of the program alone."),
             Column("alone_bytes", "int64", True, "bytes",
                    "Peak private memory of its largest process, without nearfar.", "bare memory"),
             Column("slowdown", "double", True, "",
@@ -74,7 +74,7 @@ TABLES: Final = {
             Column("resident_bytes", "int64", True, "bytes",
                    "Peak private resident memory of all processes, sampled.", "resident"),
             Column("resident_processes", "int64", True, "",
-                   "Managed processes at that peak."),
+                   "Managed processes at the peak of `resident_bytes`."),
             Column("unmanaged_bytes", "int64", True, "bytes",
                    "Part of `resident_bytes` in mappings that are not managed.", "not managed"),
             Column("held_bytes", "int64", True, "bytes",

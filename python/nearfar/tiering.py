@@ -286,9 +286,9 @@ def _listed(
     return [loads] if Path(loads).exists() else list_of(loads)
 
 
-#: A policy as the engine takes it: label, name of a built-in one or constructor of one in Python,
-#: and knobs.
-_EnginePolicy = tuple[str, str | None, Callable[[], object] | None, dict[str, str]]
+#: A policy as the engine takes it: label, name of a built-in one or constructor of one in Python
+#: (and whether that has the hook `foresee`), and knobs.
+_EnginePolicy = tuple[str, str | None, tuple[Callable[[], object], bool] | None, dict[str, str]]
 
 
 def _policies(
@@ -306,7 +306,8 @@ def _policies(
             policies.append((word, (word, word, None, knobs.get(word, {}))))
             continue
         label, make, defaults = constructor_of(item)
-        policies.append((word or label, (label, None, make, defaults | knobs.get(label, {}))))
+        made = (make, hasattr(item, "foresee"))
+        policies.append((word or label, (label, None, made, defaults | knobs.get(label, {}))))
     labels = [label for _, (label, *_) in policies]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:

@@ -64,7 +64,7 @@ nearfar_schema::options! {
         /// Command line of --kernel.
         append: Option<String> = none("nothing"),
         /// When the recording of a virtual machine begins: `boot`; `marker`, when the guest writes `start` to
-        /// its port it; or `console:TEXT`, when its console shows this text.
+        /// its port `nearfar`; or `console:TEXT`, when its console shows this text.
         start: Option<VmStart> = none("marker with --vm-image, otherwise boot"),
         /// Record the tasks of --vm-image as threads, instead of its processors.
         by_task: bool = false,

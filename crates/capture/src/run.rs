@@ -120,7 +120,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
     let started = format!("recording began {}", described.as_deref().unwrap_or_default());
     for (set, text) in [
         (!options.fetch, "without instruction fetches"),
-        (!options.resident, "without what was resident before"),
+        (!options.resident, "without pages resident before recording"),
         (options.follow_forks, "child processes recorded"),
         (described.is_some(), started.as_str()),
         (options.skip_refs > 0, skipped.as_str()),
@@ -132,7 +132,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
     // A trace of a virtual machine is complete without its boot.
     let late = start.as_ref().is_some_and(|start| !matches!(start, Start::Guest(_)));
     let late = late || options.skip_refs > 0;
-    let missing = [(late, "its start"), (!options.resident, "memory that was resident before")];
+    let missing = [(late, "its start"), (!options.resident, "memory resident before recording")];
     let missing = missing.into_iter().filter(|part| part.0).map(|part| part.1);
     let source = Source {
         kind: "capture".into(),

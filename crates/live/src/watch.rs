@@ -22,13 +22,13 @@ nearfar_schema::columns! {
     pub struct Row {
         /// Process; null for the whole run.
         pid: Option<u32>,
-        /// Its command line; of the whole run that of its launcher.
+        /// Its command line; for the whole run, that of the launcher.
         command: String,
         /// Fast memory in use.
         fast_bytes: u64 ["bytes"] as "fast",
         /// Maximum sampled fast memory in use.
         fast_peak_bytes: u64 ["bytes"] as "fast peak",
-        /// Fast memory that it may use (`--fast`); of the whole run that of all its processes.
+        /// Fast memory that it may use (`--fast`); for the whole run, the sum over its processes.
         budget_bytes: u64 ["bytes"] as "budget",
         /// Memory in the far tier, shadows included, before compression.
         far_pages_bytes: u64 ["bytes"] as "far",
@@ -51,7 +51,7 @@ nearfar_schema::columns! {
         shadow_faults: u64,
         /// Copies aborted because the page was written.
         aborts: u64,
-        /// References to slow pages that went through the window.
+        /// References to far pages that went through the window.
         window_faults: u64 as "let through",
         /// Processor time of its manager.
         manager_seconds: f64 ["s"] as "manager time",
@@ -175,7 +175,7 @@ impl Watched {
             }
             Some(_) => refused(
                 "is neither `nearfar run` nor a program that it manages",
-                "`nearfar watch` finds the run",
+                "`nearfar watch` without a PID finds the run",
             ),
         })
     }

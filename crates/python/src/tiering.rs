@@ -45,8 +45,11 @@ fn refused_live(policy: &str) -> Option<String> {
         .map(|error| error.to_string())
 }
 
-/// A policy to run: label, built-in name or callable that makes a `nearfar.tiering.Policy`, and knobs.
-type PolicyArgument = (String, Option<String>, Option<Py<PyAny>>, BTreeMap<String, String>);
+/// A policy to run: label, built-in name or [`Constructor`], and knobs.
+type PolicyArgument = (String, Option<String>, Option<Constructor>, BTreeMap<String, String>);
+
+/// A callable that makes a `nearfar.tiering.Policy`, and whether that has the hook `foresee`.
+type Constructor = (Py<PyAny>, bool);
 
 /// Run the study. Returns `{"rows", "series", "footprint_bytes", "peak_resident_bytes", "policy_scale",
 /// "nodes", "node_bytes", "options"}` as JSON text. `peak_resident_bytes` is null if pages have no lifetimes.
@@ -68,7 +71,7 @@ pub(crate) fn tiering_run(
     let request: Request = crate::given::read(options)?;
     let mut options =
         Options::from_request(machine.hardware(), &request, !traces.is_empty()).map_err(raise)?;
-    let python = policies.iter().any(|(_, _, object, _)| object.is_some());
+    let python = policies.iter().any(|(_, _, constructor, _)| constructor.is_some());
     if python {
         options.threads = 1;
     }
@@ -83,19 +86,17 @@ pub(crate) fn tiering_run(
             None => Vec::new(),
         };
         let mut sources = Vec::new();
-        for (label, name, object, values) in policies {
+        for (label, name, constructor, values) in policies {
             let settings = Settings { values, scale };
             let raised = exception.clone();
             let foresees = match &name {
                 Some(name) => find(name)?.foresees,
-                None => object.as_ref().is_some_and(|object| {
-                    Python::attach(|py| object.bind(py).hasattr("foresee").unwrap_or(false))
-                }),
+                None => constructor.as_ref().is_some_and(|(_, foresees)| *foresees),
             };
             let make_policy: nearfar_study::tiering::run::Make<'static> = Box::new(move |mem| {
-                match (&name, &object) {
+                match (&name, &constructor) {
                     (Some(name), _) => make(name, &settings, mem),
-                    (None, Some(constructor)) => Python::attach(|py| {
+                    (None, Some((constructor, _))) => Python::attach(|py| {
                         // Each run has its own object.
                         constructor
                             .bind(py)

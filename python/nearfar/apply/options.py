@@ -34,7 +34,11 @@ OPTIONS: Final = (
         metavar="TRACE",
     ),
     Option(
-        "threads", "int", "Threads of that study; 0 = one per core.", default=0, metavar="COUNT"
+        "threads",
+        "int",
+        "Threads of the prediction with --trace; 0 = one per core.",
+        default=0,
+        metavar="COUNT",
     ),
 )
 
@@ -42,7 +46,7 @@ _ROWS: Final = Rows(
     columns=(
         integer("run", "The run, from 1."),
         text("setting", "`base`, the machine as it is, or `page`."),
-        byte_size("page_bytes", "The page size that `page` means."),
+        byte_size("page_bytes", "Page size at the setting `page`."),
         integer("exit_code", "Exit code of the command."),
         number("seconds", "Wall time.", "s"),
         number("user_seconds", "User CPU time of the command and the children it waited for.", "s"),
@@ -94,7 +98,7 @@ _SUMMARY: Final = Rows(
 
 _PREDICTION: Final = Rows(
     columns=(
-        text("quantity", "A quantity of the study."),
+        text("quantity", "The predicted quantity."),
         number("base", "Predicted at the base page size."),
         number("page", "Predicted at this page size."),
         number("ratio", "page / base.", nullable=True),

@@ -54,13 +54,14 @@ def run(
         ),
     ] = None,
     cgroup: Annotated[
-        str | None, typer.Option(metavar="PATH", help="A control group instead.")
+        str | None, typer.Option(metavar="PATH", help="Watch a control group instead of a PID.")
     ] = None,
     unit: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A systemd unit instead.")
+        str | None, typer.Option(metavar="NAME", help="Watch a systemd unit instead of a PID.")
     ] = None,
     container: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A Docker or Podman container instead.")
+        str | None,
+        typer.Option(metavar="NAME", help="Watch a Docker or Podman container instead of a PID."),
     ] = None,
     follow: Annotated[
         bool,

@@ -48,8 +48,8 @@ TABLES: Final = {
                    "2`; of our number alone `>= 3`, `<= 3`, `3 to 9`."),
             Column("holds", "bool", True, "", "Whether ours is within the tolerance; null, and not "
                    "counted, for an input."),
-            Column("note", "string", False, "", "What was seen; `why:` for a row that does not "
-                   "hold."),
+            Column("note", "string", False, "", "Details; `why:` and the reason if it does "
+                   "not hold."),
             Column("input", "string", False, "", "What ours only repeats: a key of a machine file "
                    "(`MACHINE: KEY`), a choice of the study, or its `definition`; empty for a "
                    "result."),

@@ -70,7 +70,7 @@ VARIANTS: tuple[tuple[str, str, Options], ...] = (
     ("double kernel costs", "sources are weak", {"cost_scale": 2.0}),
     ("hottest pages first", "NOMAD's scripts", {"placement": "hottest-first"}),
     ("plain Zipf", "the text says Zipfian", {"pattern": "zipf"}),
-    ("eight threads", "NOMAD's has one", {"workload": "nomad-threads"}),
+    ("eight threads", "NOMAD's benchmark has one", {"workload": "nomad-threads"}),
     (
         "by write protection",
         "NOMAD protects every page that it promotes",

@@ -270,7 +270,9 @@ impl Replacement for Lists {
     fn fault(&mut self, page: u32, (): &(), bits: &mut impl AccessBits) -> Self::Evicted<'_> {
         self.pages.grow(page);
         self.faults += 1;
-        if self.setup.statistics_every > 1 && self.faults.is_multiple_of(self.setup.statistics_every) {
+        if self.setup.statistics_every > 1
+            && self.faults.is_multiple_of(self.setup.statistics_every)
+        {
             self.update_statistics();
         }
         self.evicted.clear();

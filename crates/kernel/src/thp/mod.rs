@@ -71,11 +71,11 @@ pub struct Policy {
 /// Named policies: name, description, where 2 MiB pages are used, and [`Policy::compacts`].
 pub const NAMED: [(&str, &str, When, bool); 4] = [
     ("never", "4 KiB pages only", When::Never, false),
-    ("madvise", "2 MiB pages where the program asks for them", When::Madvise, true),
+    ("madvise", "2 MiB pages where the program advises them (MADV_HUGEPAGE)", When::Madvise, true),
     ("always", "2 MiB pages everywhere", When::Always, true),
     (
         "defer",
-        "2 MiB pages everywhere, but no fault makes room for one (`defrag` is `defer`)",
+        "2 MiB pages everywhere, but no fault compacts memory for one (`defrag` is `defer`)",
         When::Always,
         false,
     ),

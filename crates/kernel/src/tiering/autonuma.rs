@@ -48,9 +48,7 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     leaves_out: "file pages, swap, more than one task's scan",
     not_for: "accesses that are spread evenly",
     foresees: false,
-    knobs: || {
-        [AutonumaKnobs::declared(), ScanKnobs::declared(), ReclaimKnobs::declared()].concat()
-    },
+    knobs: || [AutonumaKnobs::declared(), ScanKnobs::declared(), ReclaimKnobs::declared()].concat(),
     make: |settings, mem| {
         let (policy, first_scan) = Autonuma::new(settings, mem)?;
         Ok((Box::new(policy), vec![first_scan]))

@@ -33,7 +33,8 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     foresees: false,
     knobs: || {
         let colloid = ColloidKnobs::declared();
-        [colloid, AutonumaKnobs::declared(), ScanKnobs::declared(), ReclaimKnobs::declared()].concat()
+        [colloid, AutonumaKnobs::declared(), ScanKnobs::declared(), ReclaimKnobs::declared()]
+            .concat()
     },
     make: |settings, mem| {
         // Latencies are counted by the processor, as samples are.

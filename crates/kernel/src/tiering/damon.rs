@@ -14,7 +14,8 @@ use nearfar_trace::generate::rng::Rng;
 use super::knobs::{Frames, Knobs};
 use super::shares::may_demote;
 use super::{
-    Capability, Context, Memory, Next, NodeId, Page, Policy, PolicyEntry, Thread, Time, USE_HINT_FAULTS, need,
+    Capability, Context, Memory, Next, NodeId, Page, Policy, PolicyEntry, Thread, Time,
+    USE_HINT_FAULTS, need,
 };
 use crate::knobs;
 
@@ -221,8 +222,11 @@ impl Damon {
     /// Tune the quotas, and start both schemes.
     fn begin_schemes(&mut self, mem: &dyn Memory) {
         let (all, free) = (mem.capacity(NodeId::FAST).max(1), mem.free(NodeId::FAST));
-        let mut regions: Vec<(u64, u64, Region)> =
-            self.regions.iter().map(|region| (self.hotness(region), region.accesses, *region)).collect();
+        let mut regions: Vec<(u64, u64, Region)> = self
+            .regions
+            .iter()
+            .map(|region| (self.hotness(region), region.accesses, *region))
+            .collect();
         regions.sort_by_key(|(hotness, _, region)| (*hotness, region.first));
         for scheme in &mut self.schemes {
             let (share, goal) = match scheme.promotes {
@@ -259,10 +263,12 @@ impl Damon {
             *first = page.skip(span).number();
             let to = match walk.promotes {
                 true if node != NodeId::FAST => NodeId::FAST,
-                false if node == NodeId::FAST && may_demote(mem, page) => match node.slower(mem.nodes()) {
-                    Some(slower) => slower,
-                    None => continue,
-                },
+                false if node == NodeId::FAST && may_demote(mem, page) => {
+                    match node.slower(mem.nodes()) {
+                        Some(slower) => slower,
+                        None => continue,
+                    }
+                }
                 _ => continue,
             };
             // Promote accessed pages, demote others.
@@ -341,7 +347,11 @@ mod tests {
             damon.split();
             let mut at = 0;
             for region in &damon.regions {
-                assert!(region.first == at && region.end > at && region.first <= region.sampled.number());
+                assert!(
+                    region.first == at
+                        && region.end > at
+                        && region.first <= region.sampled.number()
+                );
                 at = region.end;
             }
             assert_eq!(at, 40);

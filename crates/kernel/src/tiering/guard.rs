@@ -20,7 +20,7 @@ knobs! {
             "arXiv 2505.09164; no policy here has it by itself";
         guard_period: Time = "1s" (in tests "100us"), "time between checks of how many pages bounced",
             "assumption";
-        guard_share: f64 = "0.5" (in tests "0.2"), "share of promoted pages that, if demoted again in three consecutive checks, stops migration",
+        guard_share: f64 = "0.5" (in tests "0.2"), "share of promotions demoted again above which, in three consecutive checks, migration stops",
             "assumption";
         guard_restart: Time = "5s" (in tests "200us"), "time between checks of accessed bits while migration is stopped",
             "arXiv 2505.09164, krestartd";

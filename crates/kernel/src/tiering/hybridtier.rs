@@ -15,7 +15,8 @@ use nearfar_trace::generate::rng::mix64;
 use super::knobs::{Frames, Knobs};
 use super::shares::may_demote;
 use super::{
-    Capability, Context, Memory, Next, NodeId, Page, Policy, PolicyEntry, Thread, Time, USE_HINT_FAULTS, need,
+    Capability, Context, Memory, Next, NodeId, Page, Policy, PolicyEntry, Thread, Time,
+    USE_HINT_FAULTS, need,
 };
 use crate::knobs;
 
@@ -153,7 +154,8 @@ impl Hybrid {
             let page = Page::new(number);
             let frequency = self.frequency.add(page, samples);
             let momentum = self.momentum.add(page, samples);
-            if u64::from(frequency) >= self.knobs.hot || u64::from(momentum) >= self.knobs.momentum {
+            if u64::from(frequency) >= self.knobs.hot || u64::from(momentum) >= self.knobs.momentum
+            {
                 self.hot.push_back(page);
             }
         }

@@ -21,7 +21,8 @@ use super::knobs::{Frames, Knobs};
 use super::lists::Lists;
 use super::shares::{is_above, may_demote};
 use super::{
-    Capability, Context, HUGE, Memory, Next, NodeId, Page, Policy, PolicyEntry, Tenant, Thread, Time, USE_HINT_FAULTS, need,
+    Capability, Context, HUGE, Memory, Next, NodeId, Page, Policy, PolicyEntry, Tenant, Thread,
+    Time, USE_HINT_FAULTS, need,
 };
 use crate::knobs;
 
@@ -357,7 +358,8 @@ impl Memtis {
         });
         for (node, run) in (1..mem.nodes()).zip(&mut runs) {
             for _ in 0..self.knobs.batch.max(1) {
-                let Some(page) = self.lists.oldest(node, true).filter(|_| run.left > 0 && run.to_scan > 0)
+                let Some(page) =
+                    self.lists.oldest(node, true).filter(|_| run.left > 0 && run.to_scan > 0)
                 else {
                     run.left = 0;
                     break;

@@ -26,8 +26,8 @@ use super::pages::PageSet;
 use super::reclaim::{Demotion, Reclaim, ReclaimKnobs, arm_demoted};
 use super::scan::{ScanKnobs, Scanner};
 use super::{
-    Commit, Context, DropReason, Made, Memory, PolicyEntry, Next, NodeId, Page, Policy, Refused, Tenant,
-    Thread,
+    Commit, Context, DropReason, Made, Memory, Next, NodeId, Page, Policy, PolicyEntry, Refused,
+    Tenant, Thread,
 };
 use crate::knobs;
 
@@ -178,11 +178,7 @@ impl<R: ShadowRule + 'static> Nomad<R> {
     ///
     /// # Errors
     /// A knob is invalid.
-    pub fn make(
-        settings: &Settings,
-        mem: &mut dyn Memory,
-        rule: R,
-    ) -> nearfar_trace::Result<Made> {
+    pub fn make(settings: &Settings, mem: &mut dyn Memory, rule: R) -> nearfar_trace::Result<Made> {
         let reclaim = Reclaim::new(mem, &ReclaimKnobs::read(settings)?);
         let (scanner, first_scan) = Scanner::new(mem, settings)?;
         let policy = Self {
@@ -324,7 +320,8 @@ impl<R: ShadowRule> Demotion for ToShadow<'_, R> {
         if !done {
             let moved = mem.move_page(page, to);
             done = moved.is_ok();
-            if moved == Err(Refused::NoFrame) && drop_shadows(self.shadows, mem, self.knobs.demotion_drops) > 0
+            if moved == Err(Refused::NoFrame)
+                && drop_shadows(self.shadows, mem, self.knobs.demotion_drops) > 0
             {
                 done = mem.move_page(page, to).is_ok();
             }
@@ -451,7 +448,8 @@ mod tests {
     #[test]
     fn a_full_slow_node_reclaims_shadows() {
         let memory = run("nomad", &settings("nomad").unwrap(), &[10, 17], &thrashing(1), false);
-        let reclaimed = |action: &Action| matches!(action, Action::Dropped(_, DropReason::Reclaimed));
+        let reclaimed =
+            |action: &Action| matches!(action, Action::Dropped(_, DropReason::Reclaimed));
         assert!(memory.actions.iter().any(|(_, action)| reclaimed(action)));
     }
 }

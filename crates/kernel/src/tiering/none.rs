@@ -2,7 +2,7 @@
 //!
 //! First touch fills the fast node, then the next.
 
-use super::{Memory, PolicyEntry, Page, Policy};
+use super::{Memory, Page, Policy, PolicyEntry};
 
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "pages stay where first touched",

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 
 use super::pages::PageSet;
-use super::{Memory, PolicyEntry, NodeId, Page, Policy, Refused};
+use super::{Memory, NodeId, Page, Policy, PolicyEntry, Refused};
 
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "best placement at the start of each phase, at no cost: an upper bound",

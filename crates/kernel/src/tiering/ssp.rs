@@ -26,7 +26,7 @@
 use super::knobs::{KnobValue, Knobs, Settings};
 use super::nomad::{self, Nomad, ShadowRule};
 use super::pages::PageSet;
-use super::{Capability, Memory, PolicyEntry, Page, need};
+use super::{Capability, Memory, Page, PolicyEntry, need};
 use crate::knobs;
 
 /// How a write to a page without a shadow is noticed.
@@ -54,7 +54,7 @@ impl KnobValue for Notice {
 }
 
 knobs! {
-    /// SSP's own.
+    /// SSP's constants.
     SspKnobs {
         notice: Notice = "dirty-bit",
             "how a write to a page without a shadow is noticed; write-protect if there are no dirty bits",
@@ -182,13 +182,18 @@ mod tests {
                 match *action {
                     Action::Committed(page, Commit::Done, shadow) => {
                         let flag = &mut flags[page.index()];
-                        assert!(flag.is_none_or(|flag| flag != shadow), "{page:?}: {flag:?}, {shadow}");
+                        assert!(
+                            flag.is_none_or(|flag| flag != shadow),
+                            "{page:?}: {flag:?}, {shadow}"
+                        );
                         kept[usize::from(shadow)] += 1;
                         promoted.insert(page);
                         *flag = Some(false);
                         moved |= written == Some(page);
                     }
-                    Action::Moved(page, _) | Action::Remapped(page) => moved |= written == Some(page),
+                    Action::Moved(page, _) | Action::Remapped(page) => {
+                        moved |= written == Some(page)
+                    }
                     _ => {}
                 }
             }

@@ -13,7 +13,7 @@
 use super::knobs::Knobs;
 use super::reclaim::{ByCopy, Reclaim, ReclaimKnobs};
 use super::scan::{ScanKnobs, Scanner};
-use super::{Memory, PolicyEntry, Next, NodeId, Page, Policy, Thread};
+use super::{Memory, Next, NodeId, Page, Policy, PolicyEntry, Thread};
 use crate::knobs;
 
 knobs! {
@@ -68,7 +68,9 @@ impl Policy for Tpp {
                 // The entry is not restored: the same reference faults again.
                 return reclaim.lists.mark_accessed(page, span);
             }
-            if reclaim.has_room(mem, NodeId::FAST, page) && mem.move_page(page, NodeId::FAST).is_ok() {
+            if reclaim.has_room(mem, NodeId::FAST, page)
+                && mem.move_page(page, NodeId::FAST).is_ok()
+            {
                 reclaim.moved(mem, page, true);
             }
             reclaim.wake_if_short(mem);

@@ -28,9 +28,7 @@ pub static TIER: TierEntry = TierEntry {
     is_mapped: false,
     own_time: None,
     check: |path, _| super::absolute_path(path),
-    make: |path, pages| {
-        Ok(Box::new(PagesOnFile::open(Path::new(path), pages, Ring::new().ok())?))
-    },
+    make: |path, pages| Ok(Box::new(PagesOnFile::open(Path::new(path), pages, Ring::new().ok())?)),
 };
 
 /// Maximum number of buffers with pages that are not written yet. The others are for reads.
@@ -119,7 +117,10 @@ impl PagesOnFile {
         queue.ring.page_mut(buffer).copy_from_slice(page);
         queue.uses[buffer.index()] = Use::Writing(slot);
         queue.buffers.insert(slot, buffer);
-        queue.ring.write(buffer, &self.file, offset_of(slot)).map_err(|error| broken("writing", &error))
+        queue
+            .ring
+            .write(buffer, &self.file, offset_of(slot))
+            .map_err(|error| broken("writing", &error))
     }
 }
 
@@ -219,18 +220,20 @@ impl Far for PagesOnFile {
         queue.reap(&self.file, &mut self.slots);
         queue.check()?;
         if let Some((_, Use::Loaded(_))) = queue.buffer_of(slot) {
-            let position = queue.arrivals.iter().skip(before).position(|arrival| arrival.slot == slot);
+            let position =
+                queue.arrivals.iter().skip(before).position(|arrival| arrival.slot == slot);
             position.filter(|_| !was_pending).map(|index| queue.arrivals.remove(before + index));
             return Ok(Fetch::Ready);
         }
         Ok(Fetch::Pending { predicted_ns })
     }
 
-    fn arrived(&mut self, _: u64, into: &mut Vec<Arrival>) {
+    fn arrived(&mut self, _: u64, into: &mut Vec<Arrival>) -> std::result::Result<(), Fault> {
         if let Some(queue) = &mut self.queue {
             queue.reap(&self.file, &mut self.slots);
             into.append(&mut queue.arrivals);
         }
+        Ok(())
     }
 
     fn due(&self) -> u64 {
@@ -304,8 +307,15 @@ mod tests {
         // SAFETY: strings that end in zero; other threads keep their mounts.
         let mounted = unsafe {
             libc::unshare(libc::CLONE_NEWNS) == 0
-                && libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, none.cast()) == 0
-                && libc::mount(kind.as_ptr(), path.as_ptr(), kind.as_ptr(), 0, size.as_ptr().cast()) == 0
+                && libc::mount(
+                    none,
+                    c"/".as_ptr(),
+                    none,
+                    libc::MS_REC | libc::MS_PRIVATE,
+                    none.cast(),
+                ) == 0
+                && libc::mount(kind.as_ptr(), path.as_ptr(), kind.as_ptr(), 0, size.as_ptr().cast())
+                    == 0
         };
         mounted.then_some(folder)
     }

@@ -81,7 +81,16 @@ pub trait Far: Send {
         Ok(Fetch::Ready)
     }
     /// Append the pages that have arrived since the last call.
-    fn arrived(&mut self, _now_ns: u64, _into: &mut Vec<Arrival>) {}
+    ///
+    /// # Errors
+    /// [`Fault::Broken`].
+    fn arrived(
+        &mut self,
+        _now_ns: u64,
+        _into: &mut Vec<Arrival>,
+    ) -> std::result::Result<(), Fault> {
+        Ok(())
+    }
     /// When the next page may arrive; a time in the past if one has arrived; `u64::MAX` if none is pending,
     /// or if the [`descriptor`](Far::descriptor) will become readable.
     fn due(&self) -> u64 {
@@ -249,7 +258,7 @@ mod tests {
         let mut loaded = vec![0; PAGE];
         let collect = |far: &mut dyn Far, pending: &mut BTreeSet<u32>| {
             let mut arrivals = Vec::new();
-            far.arrived(monotonic(), &mut arrivals);
+            far.arrived(monotonic(), &mut arrivals).unwrap();
             for arrival in arrivals {
                 assert!(pending.remove(&arrival.slot.number()), "{arrival:?}");
                 check(arrival);

@@ -70,8 +70,11 @@ impl Machine {
     fn check(&self, argument: &str, pages: u32) -> Result<u32> {
         let refused = |what: String, fix: String| Err(Error::input("--far", what, fix));
         let Ok(node) = argument.parse::<u32>() else {
-            let what = format!("`{argument}` is no number of a memory node");
-            return refused(what, "write node:1, or another that `numactl --hardware` lists".into());
+            let what = format!("`{argument}` is not the number of a memory node");
+            return refused(
+                what,
+                "write node:1, or another that `numactl --hardware` lists".into(),
+            );
         };
         let others: Vec<_> =
             self.nodes.iter().map(|(other, _)| *other).filter(|other| *other != node).collect();
@@ -79,7 +82,10 @@ impl Machine {
             let known = others.iter().map(|other| format!("node:{other}")).collect::<Vec<_>>();
             let what = format!("there is no memory node {node} that this process may use");
             return match known.len() {
-                0 | 1 => refused(what, "this machine has only one memory node: choose another far tier".into()),
+                0 | 1 => refused(
+                    what,
+                    "this machine has only one memory node: choose another far tier".into(),
+                ),
                 _ => refused(what, format!("use one of {}", known.join(", "))),
             };
         };
@@ -133,8 +139,18 @@ mod tests {
             (&two, "one", 0, "`one` is no number of a memory node; write node:1"),
             (&two, "2", 0, "no memory node 2 that this process may use; use one of node:0, node:1"),
             (&two, "1", (1 << 16) + 1, "--far-size: is more than memory node 1 has; give 256M"),
-            (&machine(&[0], false), "0", 0, "node 0 is the only one, and so the fast memory; choose"),
-            (&machine(&[0], false), "1", 0, "no memory node 1 that this process may use; this machine has only one"),
+            (
+                &machine(&[0], false),
+                "0",
+                0,
+                "node 0 is the only one, and so the fast memory; choose",
+            ),
+            (
+                &machine(&[0], false),
+                "1",
+                0,
+                "no memory node 1 that this process may use; this machine has only one",
+            ),
             (&machine(&[0, 1], true), "1", 0, "sysctl kernel.numa_balancing=0"),
         ] {
             let text = machine.check(argument, pages).unwrap_err().to_string();

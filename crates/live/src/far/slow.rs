@@ -89,9 +89,9 @@ impl Far for Slow {
         Ok(Fetch::Pending { predicted_ns })
     }
 
-    fn arrived(&mut self, now_ns: u64, into: &mut Vec<Arrival>) {
+    fn arrived(&mut self, now_ns: u64, into: &mut Vec<Arrival>) -> Result<(), Fault> {
         self.now = now_ns;
-        self.far.arrived(now_ns, &mut self.arrivals);
+        self.far.arrived(now_ns, &mut self.arrivals)?;
         for arrival in self.arrivals.drain(..) {
             self.lacking.remove(&arrival.slot);
         }
@@ -103,6 +103,7 @@ impl Far for Slow {
             }
             waits
         });
+        Ok(())
     }
 
     fn due(&self) -> u64 {

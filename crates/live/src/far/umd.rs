@@ -94,7 +94,8 @@ impl OnFlash {
         let machine = Machine::load(machine, Path::new(""))?;
         let geometry = Geometry::new(&machine)?;
         if geometry.page_bytes != PAGE as u64 {
-            let what = format!("the flash of {} has pages of {}", machine.name, geometry.page_bytes);
+            let what =
+                format!("the flash of {} has pages of {}", machine.name, geometry.page_bytes);
             return Err(Error::input("--far umd", what, format!("use one with pages of {PAGE}")));
         }
         if pages > geometry.user_pages {
@@ -111,7 +112,13 @@ impl OnFlash {
             .custom_flags(libc::O_TMPFILE | libc::O_CLOEXEC)
             .open(&folder)
             .map_err(|error| Error::io(&folder, "making a file in", &error))?;
-        Ok(Self { machine, file: Some(file), slots: Slots::new(pages), stored_pages: 0, device: None })
+        Ok(Self {
+            machine,
+            file: Some(file),
+            slots: Slots::new(pages),
+            stored_pages: 0,
+            device: None,
+        })
     }
 
     fn device(&mut self) -> std::result::Result<&mut Device, Fault> {
@@ -346,12 +353,12 @@ impl Far for OnFlash {
         Ok(Fetch::Pending { predicted_ns })
     }
 
-    fn arrived(&mut self, now_ns: u64, into: &mut Vec<Arrival>) {
+    fn arrived(&mut self, now_ns: u64, into: &mut Vec<Arrival>) -> std::result::Result<(), Fault> {
         if let Some(device) = &mut self.device {
-            // The next request reports errors of the file.
-            let _ = device.advance(now_ns);
+            device.advance(now_ns)?;
             into.append(&mut device.arrivals);
         }
+        Ok(())
     }
 
     fn due(&self) -> u64 {
@@ -393,5 +400,24 @@ mod tests {
                 assert!(took_ns >= predicted_ns, "{slot:?}: {took_ns} ns, predicted {predicted_ns}");
             });
         }
+    }
+
+    #[test]
+    fn a_file_that_fails_while_pages_are_queued_is_reported_with_the_arrivals() {
+        let pages = 4 * SERVICES as u32;
+        let mut far = OnFlash::open("umd", pages).unwrap();
+        let slots: Vec<Slot> = (0..pages).map(|_| far.store(&[1; PAGE]).unwrap()).collect();
+        let stored: Vec<Slot> = slots
+            .into_iter()
+            .filter(|slot| !far.device().unwrap().is_here(slot.number()))
+            .collect();
+        for slot in &stored[..SERVICES + 1] {
+            far.fetch(*slot, monotonic()).unwrap();
+        }
+        let device = far.device().unwrap();
+        assert!(!device.queue.is_empty());
+        device.file = File::open("/dev/null").unwrap();
+        let later = monotonic() + 1_000_000_000;
+        assert!(matches!(far.arrived(later, &mut Vec::new()), Err(Fault::Broken(_))));
     }
 }

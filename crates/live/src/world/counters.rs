@@ -42,11 +42,11 @@ counters! {
     hint_faults,
     /// Faults on pages that were parked to emulate accessed bits.
     accessed_faults,
-    /// References to slow pages that went through the window.
+    /// References to far pages that went through the window.
     window_faults,
     /// Pages moved from the far tier to fast memory.
     promotions,
-    /// Of these, pages that kept a shadow.
+    /// Promoted pages that kept a shadow.
     shadow_copies,
     /// Copies aborted because the page was written.
     aborts,
@@ -66,7 +66,7 @@ counters! {
     pinned,
     /// Forks whose child got a copy of all its pages.
     forks,
-    /// Pages over the fast budget, as no node had a free frame.
+    /// Pages placed over the fast budget because no node had a free frame.
     over_budget,
     /// Pages loaded from the far tier.
     far_loads,

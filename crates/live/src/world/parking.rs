@@ -91,13 +91,13 @@ impl<K: Kernel> World<K> {
                 Ok(()) => self.parking.empty.push(frame),
                 // As in `place_frame`.
                 Err(Fail::Pinned) => copy = true,
-                Err(fail) => return Err(self.refused(fail, "bringing back", at)),
+                Err(fail) => return Err(self.refused(fail, "restoring a page", at)),
             }
         }
         if copy {
             let node = if self.mapped { self.pages.state(page).node() } else { NodeId::FAST };
             if let Err(fail) = self.kernel.place_copy(at, frame, protect, node) {
-                return Err(self.refused(fail, "bringing back a copy", at));
+                return Err(self.refused(fail, "restoring a page by a copy", at));
             }
             self.release_frame(frame);
         }

@@ -26,7 +26,9 @@ impl<K: Kernel> World<K> {
     /// Collect the pages that have arrived from the far tier, and wake the threads that copy them.
     pub(crate) fn collect_arrivals(&mut self) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
-        self.far.arrived(self.kernel.now_ns(), &mut arrivals);
+        if let Err(fault) = self.far.arrived(self.kernel.now_ns(), &mut arrivals) {
+            self.far_failed(&fault);
+        }
         for Arrival { slot, predicted_ns, took_ns } in &arrivals {
             self.counters.fetches += 1;
             self.counters.fetches_predicted_ns += *predicted_ns;

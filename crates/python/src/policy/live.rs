@@ -163,7 +163,7 @@ impl PolicySource for ProcessPolicy {
     }
 
     fn start(&mut self, mem: &mut dyn Memory) -> Result<Started> {
-        let started_twice = || Error::input("policy", "has begun before", "");
+        let started_twice = || Error::input("policy", "was already started", "");
         PyPolicy::start(self.hooks.take().ok_or_else(started_twice)?, mem)
     }
 

@@ -26,9 +26,9 @@ nearfar_schema::columns! {
         /// File, `[heap]`, `[stack]`, `(anonymous) 0x...`, `page cache: FILE`, `(unnamed)`, or a
         /// range.
         name: String as "region",
-        /// First byte of the lowest page last touched under this name; null for a sum of regions.
+        /// First byte of the lowest page whose last touch was under this name; null for a sum of regions.
         addr_low: Option<u64>,
-        /// Byte after the highest one; may be 2^64.
+        /// Byte after the highest such page; may be 2^64.
         addr_high: Option<u128>,
         /// Distinct 4 KiB pages touched under this name.
         pages: u64 ["pages"],
@@ -40,9 +40,9 @@ nearfar_schema::columns! {
         stores: u64,
         /// Fetches of instructions.
         fetches: u64,
-        /// Loads of the kernel for the program; in a virtual machine, all of the kernel's.
+        /// Loads of the kernel for the program; in a virtual machine, all loads of the kernel.
         kernel_loads: u64,
-        /// Stores of the kernel for the program; in a virtual machine, all of the kernel's.
+        /// Stores of the kernel for the program; in a virtual machine, all stores of the kernel.
         kernel_stores: u64,
         /// Fetches of a virtual machine's kernel.
         kernel_fetches: u64,

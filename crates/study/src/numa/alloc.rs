@@ -68,7 +68,7 @@ nearfar_schema::columns! {
         note: Option<String>,
         /// Time to allocate and clear it, or null when impossible.
         seconds: Option<f64> ["s"] as "time",
-        /// Its rate, or null when impossible.
+        /// Rate of allocation and clearing, or null when impossible.
         gb_per_second: Option<f64> ["GB/s"] as "GB/s",
         /// Allocatable bytes.
         capacity_bytes: u64 ["bytes"],

@@ -79,9 +79,9 @@ nearfar_schema::columns! {
         local_far_share: f64 as "other near",
         /// Share on persistent or CXL memory of other sockets.
         remote_far_share: f64 as "other far",
-        /// Share of accesses that memory mode's cache answers, or null.
+        /// Hit rate of memory mode's cache, or null.
         cache_hit_rate: Option<f64> as "cache hits",
-        /// Time of an access on average when the machine is idle, or null.
+        /// Average time of an access on an idle machine, or null.
         latency_ns: Option<f64> ["ns"],
         /// Bandwidth over all threads, or null.
         gb_per_second: Option<f64> ["GB/s"] as "GB/s",

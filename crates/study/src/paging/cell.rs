@@ -79,7 +79,7 @@ impl FaultKinds {
     /// Classify an outcome for `pages` referenced pages, `files` of them file pages. Saturates,
     /// because rounded estimates of a sample may be inconsistent.
     pub fn of(outcome: Outcome, pages: u64, files: u64) -> Self {
-        let zero_fills = (pages - files + outcome.void_faults).min(outcome.faults);
+        let zero_fills = (pages.saturating_sub(files) + outcome.void_faults).min(outcome.faults);
         let file_reads = files.min(outcome.faults - zero_fills);
         let repeated = outcome.faults - zero_fills - file_reads;
         let file_rereads = outcome.file_faults.saturating_sub(file_reads).min(repeated);

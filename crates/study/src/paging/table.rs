@@ -76,10 +76,10 @@ nearfar_schema::columns! {
         fault_ns: Option<f64> ["ns per reference"] as "faults",
         /// Waiting for the storage, without `start_ns`.
         io_ns: Option<f64> ["ns per reference"] as "I/O",
-        /// Peak private memory if it uses this page size.
+        /// Peak private memory at this page size.
         resident_bytes: Option<u64> ["bytes"],
-        /// Share of huge pages that are read before they are written; Linux before 6.13 keeps 4 KiB pages
-        /// there. 0 below 2 MiB.
+        /// Share of huge pages that are read before they are written; Linux before 6.13 uses 4 KiB pages for
+        /// these. 0 below 2 MiB.
         read_first_share: Option<f64>,
         /// The machine.
         machine: String,

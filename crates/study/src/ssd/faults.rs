@@ -168,7 +168,7 @@ impl<'a> Faults<'a> {
                     "the trace touches more than the {} pages of {} bytes that the device has",
                     geometry.user_pages, geometry.page_bytes
                 ),
-                "give it more blocks in the machine file's [flash]",
+                "give the device more blocks in the machine file's [flash]",
             ));
         }
         self.pages.insert(page, number);

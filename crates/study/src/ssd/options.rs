@@ -200,7 +200,7 @@ impl Value for Atomic {
     fn choices() -> Vec<Entry> {
         let groups = [
             ("none", "no kind: every fault that goes to the kernel sleeps"),
-            ("kernel", "reads and writes by the kernel for the program: its copies"),
+            ("kernel", "the kernel's copies to and from the program's memory"),
         ];
         let groups = groups.map(|(name, what)| Entry { name, what: what.into() });
         groups.into_iter().chain(Kinds::entries()).collect()

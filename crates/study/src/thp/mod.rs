@@ -104,7 +104,7 @@ nearfar_schema::columns! {
         cache_ns: f64 ["ns per reference"] as "caches",
         /// Waiting for memory.
         dram_ns: f64 ["ns per reference"] as "memory",
-        /// Faults on memory that was freed before, and copies.
+        /// Faults on memory that was freed before, and copies on write.
         fault_ns: f64 ["ns per reference"] as "faults",
         /// Faults that fill memory for the first time.
         start_ns: f64 ["ns per reference"] as "start",

@@ -136,7 +136,7 @@ fn kind(name: &[u8]) -> Result<Kind, Bad> {
     std::str::from_utf8(name)
         .ok()
         .and_then(Kind::from_name)
-        .ok_or("kind is not load, store, fetch, kernel-load or kernel-store".into())
+        .ok_or("kind is not load, store, fetch, kernel-load, kernel-store or kernel-fetch".into())
 }
 
 impl Parser for Lines {

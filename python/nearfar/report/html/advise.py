@@ -78,7 +78,7 @@ class AdvisePage(page.Page[AdviseResult]):
         chart = page.chart(
             "curve",
             "Predicted and simulated time per reference against page size",
-            "Line: predicted. Circles: simulated, at sizes that the model was shown; crosses: at "
+            "Line: predicted. Circles: simulated, at page sizes of the fit; crosses: at "
             "other sizes. Dashed: 4 KiB, advised, best.",
         )
         numbers = page.details("The numbers", '<div id="curve-table"></div>')

@@ -159,7 +159,7 @@ def _share(node: TopologyNode, entry: declared.LandedRow | None) -> float:
 
 def _filled(node: TopologyNode, entry: declared.LandedRow | None) -> str:
     """A node and its filled share, in words."""
-    use = f"{100 * _share(node, entry):.1f} % filled" if entry else "not the kernel's"
+    use = f"{100 * _share(node, entry):.1f} % filled" if entry else "not available to the kernel"
     return f"{node['label']}, {units.size(node['bytes'])}: {use}"
 
 

@@ -45,7 +45,7 @@ _GLOSSARY = (
     ("data time", "Time per reference to reach its data, including storage if it faults."),
     ("R²", "Share of the points' variation that the fit explains; 1 is all of it."),
     ("RMSE", "Typical distance of a measured point from the curve, in units of the rate."),
-    ("leave-one-out error", "The RMSE at page sizes that the fit was not shown."),
+    ("leave-one-out error", "The RMSE at page sizes that were left out of the fit."),
 )
 
 

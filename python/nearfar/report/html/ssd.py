@@ -210,7 +210,7 @@ def _bars(rows: Sequence[declared.Row]) -> str:
             f'<div class="ssd-bar"><span>{page.prose(label)}</span>'
             f'<div role="img" aria-label="{page.text(label)}">{segments}</div></div>'
         )
-    caption = "Time of all cores together; bar length = time."
+    caption = "Time of all cores together."
     return (
         f"{key}{''.join(lines)}"
         f"<figcaption>{caption} The shares are in the table below.</figcaption>"

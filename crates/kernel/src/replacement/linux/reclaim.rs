@@ -1,8 +1,8 @@
 //! Reclaim: which pages leave the lists.
 
 use super::{
-    ACTIVE, ACTIVE_FILE, ANON, AccessBits, BATCH, EXECUTABLE, FILE, INACTIVE_ANON, INACTIVE_FILE, LAZY,
-    Lists, MARKED, MAX_SWAPPINESS, PRIORITY, REWRITTEN, TYPES, WORKINGSET,
+    ACTIVE, ACTIVE_FILE, ANON, AccessBits, BATCH, EXECUTABLE, FILE, INACTIVE_ANON, INACTIVE_FILE,
+    LAZY, Lists, MARKED, MAX_SWAPPINESS, PRIORITY, REWRITTEN, TYPES, WORKINGSET,
 };
 
 impl Lists {
@@ -111,7 +111,8 @@ impl Lists {
         let weights = [swappiness, MAX_SWAPPINESS - swappiness];
         let costs = self.cost.map(|cost| cost + self.cost.iter().sum::<u64>());
         // Below 600, so that products fit: the sum of `costs` is at most three times each cost.
-        let shares = TYPES.map(|kind| weights[kind] * (costs[0] + costs[1] + 1) / (costs[kind] + 1));
+        let shares =
+            TYPES.map(|kind| weights[kind] * (costs[0] + costs[1] + 1) / (costs[kind] + 1));
         let scaled = |count: u64, share: u64| match count * share {
             // The usual case, without a slow division.
             product if product < shares[0] + shares[1] => 0,
@@ -188,8 +189,7 @@ impl Lists {
             0 => activated[kind] != self.activated_before[kind],
             faults => activated[kind] > 0 && self.faults - self.activated_at[kind] <= faults,
         });
-        let deactivate =
-            TYPES.map(|kind| force || refaulted[kind] || self.inactive_is_low(kind));
+        let deactivate = TYPES.map(|kind| force || refaulted[kind] || self.inactive_is_low(kind));
         let mut skipped = false;
         let targets = self.scan_counts(priority, deactivate);
         let mut left = targets;

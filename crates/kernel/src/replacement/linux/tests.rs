@@ -50,14 +50,19 @@ fn code_stays_longer_than_file_data() {
 #[test]
 fn batches_statistics_and_list_lengths_scale_with_a_sample() {
     let new = |frames, share| {
-        let setup = Setup { frames, page_bytes: 4096, swappiness: 200, statistics_every: 100, share };
+        let setup =
+            Setup { frames, page_bytes: 4096, swappiness: 200, statistics_every: 100, share };
         Lists::new(setup)
     };
     for (frames, share, batch, every) in
         [(1 << 21, 1.0, 32, 100), (1 << 18, 0.125, 4, 13), (1 << 10, 0.5, 8, 50), (64, 0.001, 1, 1)]
     {
         let lists = new(frames, share);
-        assert_eq!((lists.batch, lists.setup.statistics_every), (batch, every), "{frames}, {share}");
+        assert_eq!(
+            (lists.batch, lists.setup.statistics_every),
+            (batch, every),
+            "{frames}, {share}"
+        );
     }
     // 8 GiB of anonymous pages: the active list may be sqrt(80) = 8 times the inactive one.
     for share in [1.0, 1.0 / 64.0] {

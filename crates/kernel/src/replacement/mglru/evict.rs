@@ -11,8 +11,7 @@ impl Generations {
         let first = usize::from(swappiness == 0);
         let mut seqs = self.min_seq;
         for (kind, seq) in seqs.iter_mut().enumerate().skip(first) {
-            while *seq + MIN_GENERATIONS <= self.max_seq
-                && self.lists[slot(*seq)][kind].is_empty()
+            while *seq + MIN_GENERATIONS <= self.max_seq && self.lists[slot(*seq)][kind].is_empty()
             {
                 *seq += 1;
             }
@@ -163,7 +162,13 @@ impl Generations {
 
     /// `try_to_shrink_lruvec` at one priority. Returns the highest priority at which the next call
     /// has an effect.
-    fn shrink_all(&mut self, priority: u32, swappiness: u64, tables: &PageTables, bits: &mut impl AccessBits) -> u32 {
+    fn shrink_all(
+        &mut self,
+        priority: u32,
+        swappiness: u64,
+        tables: &PageTables,
+        bits: &mut impl AccessBits,
+    ) -> u32 {
         let mut scanned = 0;
         loop {
             let (should_age, total) = self.should_age(swappiness);

@@ -53,7 +53,12 @@ impl Generations {
     }
 
     /// `lru_gen_look_around`.
-    pub(super) fn look_around(&mut self, page: u32, tables: &PageTables, bits: &mut impl AccessBits) {
+    pub(super) fn look_around(
+        &mut self,
+        page: u32,
+        tables: &PageTables,
+        bits: &mut impl AccessBits,
+    ) {
         bits.clear(page);
         let of_file = self.pages[page] & FILE != 0;
         let (mut around, mut referenced) = ([0; AROUND], [0; AROUND]);

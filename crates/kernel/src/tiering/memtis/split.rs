@@ -196,7 +196,8 @@ impl Splitter {
         if std::mem::take(&mut self.must_choose) {
             self.since_split = 0;
             let gain = (self.hot_base.before * 95 / 100).saturating_sub(self.fast.before);
-            let halved = self.cooling_samples.checked_shr(self.halvings.saturating_sub(1)).unwrap_or(0);
+            let halved =
+                self.cooling_samples.checked_shr(self.halvings.saturating_sub(1)).unwrap_or(0);
             let samples = (2 * self.cooling_samples - halved).max(1);
             let pages = gain as f64 / samples as f64 * self.in_use as f64 * self.gain;
             self.choose(pages.ceil() as usize);

@@ -32,7 +32,8 @@ fn the_histogram_has_each_sampled_or_halved_mapping_once() {
     let settings = settings("memtis").unwrap();
     let mut memtis = Memtis::new(MemtisKnobs::read(&settings).unwrap(), &mut memory);
     for round in 0..400u32 {
-        let step = if round % 7 == 0 { Step::Release(round % 24) } else { Step::Read(round * 5 % 24) };
+        let step =
+            if round % 7 == 0 { Step::Release(round % 24) } else { Step::Read(round * 5 % 24) };
         drive(&mut memory, &mut memtis, &[step]);
         let counted = memtis.counts.flags.iter().filter(|flags| **flags & COUNTED != 0).count();
         assert_eq!(memtis.counts.bins.iter().sum::<u64>(), counted as u64);
@@ -44,7 +45,8 @@ fn the_histogram_has_each_sampled_or_halved_mapping_once() {
 fn the_count_of_a_new_page_is_halved_from_the_second_halving_on() {
     let mut memory = ReferenceMemory::new(COSTS, &[10, 26], 24, false);
     let knobs = MemtisKnobs::read(&settings("memtis").unwrap()).unwrap();
-    let mut memtis = Memtis::new(MemtisKnobs { load_period: 0, store_period: 0, ..knobs }, &mut memory);
+    let mut memtis =
+        Memtis::new(MemtisKnobs { load_period: 0, store_period: 0, ..knobs }, &mut memory);
     drive(&mut memory, &mut memtis, &[Step::Read(3)]);
     let mut counts = vec![];
     for _ in 0..3 {

@@ -173,10 +173,17 @@ impl Queue {
         index.is_some()
     }
 
-    fn finish_read(&mut self, buffer: Buffer, request: Request, result: io::Result<()>, freed: bool) {
+    fn finish_read(
+        &mut self,
+        buffer: Buffer,
+        request: Request,
+        result: io::Result<()>,
+        freed: bool,
+    ) {
         let took_ns = monotonic().saturating_sub(request.began);
         let average = &mut self.read_ns[Self::bin(request.depth)];
-        *average = if *average == 0 { took_ns.max(1) } else { (7 * *average + took_ns).div_ceil(8) };
+        *average =
+            if *average == 0 { took_ns.max(1) } else { (7 * *average + took_ns).div_ceil(8) };
         let Request { slot, predicted_ns, .. } = request;
         self.arrivals.push(Arrival { slot, predicted_ns, took_ns });
         match result {
@@ -215,7 +222,11 @@ impl Queue {
     }
 
     /// Wait until a request is complete.
-    pub(super) fn wait(&mut self, file: &File, slots: &mut Slots) -> std::result::Result<(), Fault> {
+    pub(super) fn wait(
+        &mut self,
+        file: &File,
+        slots: &mut Slots,
+    ) -> std::result::Result<(), Fault> {
         self.ring.wait().map_err(|error| broken("waiting for", &error))?;
         self.reap(file, slots);
         self.check()

@@ -123,7 +123,7 @@ nearfar_schema::choices! {
         Sequential = "sequential",
         /// all in one random cycle
         Chase = "chase",
-        /// a row of part r exactly r times, from 0, in random order, over and over
+        /// each row of part r (from 0) exactly r times per cycle, in a random order that repeats
         Ranked = "ranked",
     }
 }
