@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(two.check("1", 1 << 16).unwrap(), 1);
         assert_eq!(two.check("0", 0).unwrap(), 0);
         for (machine, argument, pages, says) in [
-            (&two, "one", 0, "`one` is no number of a memory node; write node:1"),
+            (&two, "one", 0, "`one` is not the number of a memory node; write node:1"),
             (&two, "2", 0, "no memory node 2 that this process may use; use one of node:0, node:1"),
             (&two, "1", (1 << 16) + 1, "--far-size: is more than memory node 1 has; give 256M"),
             (
