@@ -18,9 +18,9 @@ pub enum Access {
     Write,
 }
 
-/// Bytes per second of each of `rounds`. A thread on each processor of `cpus` passes through its
-/// own memory of `bytes`, on the memory node `node` if given. A single thread is timed by its
-/// processor time, several by the clock, from the first start to the last end.
+/// Bytes per second in each round. A thread on each processor of `cpus` reads or writes `bytes` of its
+/// own, on the memory node `node` if given. A single thread is timed by its processor time, several by
+/// the wall clock, from the first start to the last end.
 ///
 /// # Errors
 /// The system denies memory or a processor.

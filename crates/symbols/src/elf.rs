@@ -167,13 +167,11 @@ mod tests {
         assert!(build_id(&folder.path().join("none")).is_err());
     }
 
-    /// Is not inlined, so that it has a symbol.
     #[inline(never)]
     fn that_has_a_name(given: u64) -> u64 {
         std::hint::black_box(given) * 3
     }
 
-    /// The program of this test has symbols.
     #[test]
     fn a_program_names_its_functions() {
         assert_eq!(that_has_a_name(2), 6);

@@ -102,9 +102,10 @@ fn greedy_collection_of_sequential_writes_moves_nothing() {
     }
 }
 
-/// A flash array that checks that blocks are programmed in order, and erased in between.
+/// A flash array that stores contents, and checks that a block is programmed in order after an erase.
 #[derive(Default)]
 struct Chip {
+    /// Contents of physical pages: logical page and number of the write.
     pages: HashMap<u32, (u32, u64)>,
     last_read: Option<(u32, u64)>,
     next: HashMap<u32, u32>,
@@ -225,7 +226,7 @@ fn overwriting_each_page_once_leaves_blocks_without_valid_pages() {
         let how = Precondition { sequential: 0.6, random: 0.5, overwrite, seed: 1 };
         let state = how.apply(&mut ftl);
         assert!(state.collecting && state.mapped_pages == 2458, "{state:?}");
-        // After `Once`, the blocks of the sequential writes below page 2048 have no valid pages.
+        // After `Once`, the blocks first filled with pages 0 to 2047 have no valid pages.
         let mut rng = Rng::new(2);
         for _ in 0..1024 {
             ftl.write(rng.below(2048) as u32, |_| ());

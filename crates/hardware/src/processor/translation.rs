@@ -29,8 +29,7 @@ pub fn small_lines(place: u64) -> [Line; 2] {
     [false, true].map(|host| line(place, SMALL, host))
 }
 
-/// The line of the entry for a page of a device with its own mapping table below the page table:
-/// one level, 8 bytes per page.
+/// The line of the entry for `page` in a device's own mapping table: one level, 8 bytes per page.
 pub fn mapping_line(page: u32) -> Line {
     1 << 63 | 1 << 58 | u64::from(page) >> LINE
 }
@@ -40,18 +39,17 @@ pub fn mapping_line(page: u32) -> Line {
 pub struct Entry {
     /// log2 of the bytes that the entry covers.
     pub shift: u32,
-    /// Whether the page is large; the host may limit `shift`.
+    /// Whether the guest's page is large, even if the host limits `shift`.
     pub large: bool,
 }
 
 impl Entry {
-    /// The tag of the page at `place`.
     fn tag(self, place: u64) -> u64 {
         // The low bits select the set; the size distinguishes pages of different sizes.
         place >> self.shift | u64::from(self.shift) << 56
     }
 
-    /// Whether the entry belongs into a buffer for large pages.
+    /// Whether the entry goes to the buffer for large pages.
     fn is_large(self) -> bool {
         self.large && self.shift >= LARGE
     }
@@ -68,8 +66,8 @@ pub enum Answer {
     Walk(usize, [Line; 6]),
 }
 
-/// A fully associative LRU first level in which callers pin the most recently used pages, which are
-/// never evicted.
+/// A fully associative LRU first level in which callers pin the most recently used pages: pinned pages
+/// are not evicted.
 #[derive(Clone, Debug)]
 struct First {
     slot_of: PageMap<u32>,
@@ -92,8 +90,8 @@ impl First {
     }
 
     /// Pin an entry. Returns whether it hits.
-    fn enter(&mut self, number: u64) -> bool {
-        if let Some(&slot) = self.slot_of.get(&number) {
+    fn enter(&mut self, tag: u64) -> bool {
+        if let Some(&slot) = self.slot_of.get(&tag) {
             let held = &mut self.held[slot as usize].1;
             if *held == 0 {
                 self.slots.remove(&mut self.unpinned, slot);
@@ -107,15 +105,15 @@ impl First {
             Some(oldest)
         });
         if let Some(slot) = slot {
-            self.held[slot as usize] = (number, 1);
-            self.slot_of.insert(number, slot);
+            self.held[slot as usize] = (tag, 1);
+            self.slot_of.insert(tag, slot);
         }
         false
     }
 
     /// Unpin an entry once. Unpinned, it becomes the newest in `unpinned`.
-    fn leave(&mut self, number: u64) {
-        let Some(&slot) = self.slot_of.get(&number) else { return };
+    fn leave(&mut self, tag: u64) {
+        let Some(&slot) = self.slot_of.get(&tag) else { return };
         let held = &mut self.held[slot as usize].1;
         *held -= 1;
         if *held == 0 {
@@ -123,8 +121,8 @@ impl First {
         }
     }
 
-    fn remove(&mut self, number: u64) {
-        let Some(slot) = self.slot_of.remove(&number) else { return };
+    fn remove(&mut self, tag: u64) {
+        let Some(slot) = self.slot_of.remove(&tag) else { return };
         if self.held[slot as usize].1 == 0 {
             self.slots.remove(&mut self.unpinned, slot);
         }
@@ -178,7 +176,7 @@ impl Directories {
 #[derive(Clone, Debug)]
 struct WalkCaches {
     directories: Directories,
-    /// Searched from the newest entry on, as the first entries nearly always hit.
+    /// Searched linearly, newest first: the first entries nearly always hit.
     upper: SetLru,
 }
 
@@ -212,8 +210,8 @@ pub struct Walker {
 }
 
 impl Walker {
-    /// Create empty caches with these numbers of entries for 2 MiB and 1 GiB. With `host_shift`,
-    /// walks are two-dimensional: see [`Translation::new`].
+    /// Create empty caches of `directories` entries (2 MiB each) and `upper` entries (1 GiB each). With
+    /// `host_shift`, walks are two-dimensional: see [`Translation::new`].
     pub fn new(directories: usize, upper: usize, host_shift: Option<u32>) -> Self {
         let caches = || WalkCaches::new(directories, upper);
         Self { guest: caches(), host: host_shift.map(|shift| (shift, caches())) }
@@ -287,7 +285,7 @@ impl Translation {
         Answer::Walk(count, lines)
     }
 
-    /// Unpin a page.
+    /// Unpin a page once.
     pub fn leave(&mut self, place: u64, entry: Entry, fetch: bool) {
         self.first(entry, fetch).leave(entry.tag(place));
     }
