@@ -6,7 +6,7 @@ use std::ops::{Index, IndexMut};
 use crate::table::{on_huge_pages, prefetch};
 
 /// The links of an index in its list, and a word for the caller. A link is an index + 1, or 0 for
-/// none: the operating system provides a new table zeroed, without writes to it.
+/// none: a table of zeros is allocated without writing to it.
 type Node = [u32; 3];
 const NEWER: usize = 0;
 const OLDER: usize = 1;

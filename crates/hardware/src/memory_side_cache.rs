@@ -1,6 +1,6 @@
 //! The memory-side cache of Intel's Memory Mode: DRAM in front of larger, slower far memory;
-//! direct-mapped by physical address, 64 B lines, write-back, invisible to the kernel. Traffic is that
-//! of Hildebrand et al., A Case Against Hardware Managed DRAM Caches, ISPASS'21, table 1.
+//! direct-mapped by physical address, 64 B lines, write-back, invisible to the kernel. Traffic
+//! follows Hildebrand et al., A Case Against Hardware Managed DRAM Caches, ISPASS'21, table 1.
 
 use nearfar_trace::hash::PageMap;
 

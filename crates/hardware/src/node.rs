@@ -90,8 +90,9 @@ impl NodeModel {
 
     /// Picoseconds of an access to `bytes` adjacent bytes by a local thread, while other traffic
     /// uses the share `busy` (0 or more) of the node: the latency of the first line, then the other
-    /// bytes at the thread's bandwidth. If thread and other traffic together exceed the peak, the transfer slows down in
-    /// proportion. `overlap` is the number of concurrent accesses, which share the latency.
+    /// bytes at the thread's bandwidth. If thread and other traffic together exceed the peak, the
+    /// transfer slows down in proportion. `overlap` is the number of concurrent accesses, which share
+    /// the latency.
     pub fn access_ps(&self, bytes: u64, write: bool, busy: f64, overlap: f64) -> f64 {
         let direction = self.local.direction(write);
         let rest = bytes.saturating_sub(LINE) as f64 * direction.byte_ps;

@@ -1,5 +1,5 @@
-//! A DRAM-interface SSD (UMD, 002: "unified memory device"): flash that stores every page, and a
-//! small DRAM that caches some of them and that the host accesses directly.
+//! A DRAM-interface SSD (the "unified memory device", UMD, of paper 002): flash that stores every page,
+//! and a small DRAM cache that the host accesses directly.
 //!
 //! The DRAM is write-back, with LRU over all accesses. A page that is not in DRAM is loaded by a
 //! *service*: the least recently used page is evicted and, if dirty, programmed (with garbage

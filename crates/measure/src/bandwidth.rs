@@ -78,7 +78,7 @@ pub fn bandwidth(
     Ok(rates.collect())
 }
 
-/// The sum of all words, by eight independent chains of additions.
+/// The sum of all words. Eight independent chains hide the latency of additions.
 fn sum(words: &[u64]) -> u64 {
     let mut sums = [0_u64; 8];
     for eight in words.chunks_exact(8) {

@@ -1,8 +1,8 @@
 //! Timing of flash commands under contention for dies and channels.
 //!
 //! A job is a sequence of steps. A die serves one job at a time, first come first served. A job
-//! keeps its die while its next step is on the same die: garbage collection is not interrupted. A transfer occupies both the die and its channel. Steps of different jobs on
-//! different dies overlap.
+//! keeps its die while its next step is on the same die: garbage collection is not interrupted. A
+//! transfer occupies both the die and its channel. Steps of different jobs on different dies overlap.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -44,7 +44,7 @@ impl Times {
         })
     }
 
-    /// Append the steps of `command`. Adjacent steps of one die are merged.
+    /// Append the steps of `command`.
     pub fn steps(&self, command: Command, steps: &mut Vec<Step>) {
         let die = command.die;
         let die_ns = |ns: u64| if command.shared { 0 } else { ns };

@@ -10,8 +10,8 @@ use crate::machine::{Flash, Machine, OverProvisioning, VictimPolicy};
 /// to plane n mod planes (static allocation, as in MQSim): each plane is an independent small drive
 /// with a fixed share of the user's pages.
 ///
-/// The dies of a stripe work in lockstep and count as one die, each of whose blocks comprises one block
-/// of each die.
+/// The dies of a stripe work in lockstep and count as one die, with `stripe` times as many pages per
+/// block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     pub channels: u32,

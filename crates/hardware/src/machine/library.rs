@@ -63,7 +63,7 @@ impl MachineFile {
         Ok(Self { machine, place: path_or_name.to_owned(), text, set: Vec::new() })
     }
 
-    /// Read the text of a machine file, as [`Machine::parse`].
+    /// Parse the text of a machine file.
     ///
     /// # Errors
     /// As [`Machine::parse`].

@@ -155,7 +155,7 @@ impl Hierarchy {
         }
     }
 
-    /// Empty caches that only estimate [`Ages`], from a sample of lines in as small a part of the sets;
+    /// Empty caches that only estimate [`Ages`], from a sample of lines in proportionally fewer sets;
     /// [`Self::access`] always returns [`Found::First`].
     pub fn for_ages(caches: &Caches) -> Self {
         let Caches { instruction, data, second, third, line_bytes } = *caches;

@@ -1,4 +1,5 @@
-//! Address translation: TLB look-ups, and the lines of the page table that walks read.
+//! Address translation: TLB look-ups, and the lines of the page table that walks read. Addresses are
+//! virtual byte addresses.
 
 use nearfar_trace::hash::PageMap;
 
@@ -18,15 +19,15 @@ const LINE: u32 = 3;
 /// The number of a cache line of a page table. The top bit is set, unlike in lines of the program.
 pub type Line = u64;
 
-/// The line of the entry for the 2^`shift` bytes at `place`, of the guest's or the host's table.
-fn line(place: u64, shift: u32, host: bool) -> Line {
+/// The line of the entry for the 2^`shift` bytes at `addr`, of the guest's or the host's table.
+fn line(addr: u64, shift: u32, host: bool) -> Line {
     let table = u64::from(shift / 9) << 1 | u64::from(host);
-    1 << 63 | table << 58 | (place >> shift >> LINE) & ((1 << 58) - 1)
+    1 << 63 | table << 58 | (addr >> shift >> LINE) & ((1 << 58) - 1)
 }
 
-/// The lines of the entries for the 4 KiB page at `place`, of the guest's and the host's table.
-pub fn small_lines(place: u64) -> [Line; 2] {
-    [false, true].map(|host| line(place, SMALL, host))
+/// The lines of the entries for the 4 KiB page at `addr`, of the guest's and the host's table.
+pub fn small_lines(addr: u64) -> [Line; 2] {
+    [false, true].map(|host| line(addr, SMALL, host))
 }
 
 /// The line of the entry for `page` in a device's own mapping table: one level, 8 bytes per page.
@@ -44,9 +45,9 @@ pub struct Entry {
 }
 
 impl Entry {
-    fn tag(self, place: u64) -> u64 {
+    fn tag(self, addr: u64) -> u64 {
         // The low bits select the set; the size distinguishes pages of different sizes.
-        place >> self.shift | u64::from(self.shift) << 56
+        addr >> self.shift | u64::from(self.shift) << 56
     }
 
     /// Whether the entry goes to the buffer for large pages.
@@ -186,17 +187,17 @@ impl WalkCaches {
         Self { directories: Directories::new(directories), upper: SetLru::new(upper, upper) }
     }
 
-    /// Pass the lines that a walk to the page at `place` reads to `read`, in order.
-    fn walk(&mut self, place: u64, large: bool, host: bool, mut read: impl FnMut(Line)) {
-        let upper = self.upper.access(place >> UPPER);
-        if large || !self.directories.access(place >> LARGE) {
+    /// Pass the lines that a walk to the page at `addr` reads to `read`, in order.
+    fn walk(&mut self, addr: u64, large: bool, host: bool, mut read: impl FnMut(Line)) {
+        let upper = self.upper.access(addr >> UPPER);
+        if large || !self.directories.access(addr >> LARGE) {
             if !upper {
-                read(line(place, UPPER, host));
+                read(line(addr, UPPER, host));
             }
-            read(line(place, LARGE, host));
+            read(line(addr, LARGE, host));
         }
         if !large {
-            read(line(place, SMALL, host));
+            read(line(addr, SMALL, host));
         }
     }
 }
@@ -217,17 +218,17 @@ impl Walker {
         Self { guest: caches(), host: host_shift.map(|shift| (shift, caches())) }
     }
 
-    /// Walk to the page at `place`. Returns the number of lines read in sequence, and an array that
+    /// Walk to the page at `addr`. Returns the number of lines read in sequence, and an array that
     /// starts with them.
-    pub fn walk(&mut self, place: u64, large: bool) -> (usize, [Line; 6]) {
+    pub fn walk(&mut self, addr: u64, large: bool) -> (usize, [Line; 6]) {
         let (mut lines, mut count) = ([0; 6], 0);
         let mut read = |line: Line| {
             lines[count] = line;
             count += 1;
         };
-        self.guest.walk(place, large, false, &mut read);
+        self.guest.walk(addr, large, false, &mut read);
         if let Some((shift, caches)) = &mut self.host {
-            caches.walk(place, *shift >= LARGE, true, &mut read);
+            caches.walk(addr, *shift >= LARGE, true, &mut read);
         }
         (count, lines)
     }
@@ -270,10 +271,10 @@ impl Translation {
         first.of(entry.is_large())
     }
 
-    /// Look up the page at `place`, and pin it until [`Translation::leave`]. Callers unpin pages in the
+    /// Look up the page at `addr`, and pin it until [`Translation::leave`]. Callers unpin pages in the
     /// order of their last uses, and never pin more pages than there are entries.
-    pub fn enter(&mut self, place: u64, entry: Entry, fetch: bool) -> Answer {
-        let tag = entry.tag(place);
+    pub fn enter(&mut self, addr: u64, entry: Entry, fetch: bool) -> Answer {
+        let tag = entry.tag(addr);
         if self.first(entry, fetch).enter(tag) {
             return Answer::First;
         }
@@ -281,18 +282,18 @@ impl Translation {
         if second.is_some_and(|second| second.access(tag)) {
             return Answer::Second;
         }
-        let (count, lines) = self.walker.walk(place, entry.large);
+        let (count, lines) = self.walker.walk(addr, entry.large);
         Answer::Walk(count, lines)
     }
 
     /// Unpin a page once.
-    pub fn leave(&mut self, place: u64, entry: Entry, fetch: bool) {
-        self.first(entry, fetch).leave(entry.tag(place));
+    pub fn leave(&mut self, addr: u64, entry: Entry, fetch: bool) {
+        self.first(entry, fetch).leave(entry.tag(addr));
     }
 
     /// Invalidate the translation of a page, which must not be pinned.
-    pub fn remove(&mut self, place: u64, entry: Entry) {
-        let (tag, large) = (entry.tag(place), entry.is_large());
+    pub fn remove(&mut self, addr: u64, entry: Entry) {
+        let (tag, large) = (entry.tag(addr), entry.is_large());
         self.instruction.of(large).remove(tag);
         self.data.of(large).remove(tag);
         if let Some(second) = &mut self.second {

@@ -1,5 +1,5 @@
-//! Selects a full block uniformly at random. Its write amplification is known: (1 + OP) / OP for an
-//! over-provisioning OP = (T-U)/U.
+//! Selects a full block uniformly at random. Its write amplification is known: (1 + OP) / OP for
+//! spare space of OP times the user capacity.
 
 use nearfar_trace::generate::rng::Rng;
 
