@@ -26,12 +26,12 @@ pub struct Service {
     pub from_flash: bool,
 }
 
-/// Content of a page that is loaded.
+/// Where the content of a loaded page comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// In flash: it is read, and the page is clean.
+    /// From flash: it is read, and the page is clean.
     Stored,
-    /// Nowhere yet: nothing is read, and the page is dirty.
+    /// From the program: nothing is read, and the page is dirty.
     New,
     /// From a disk transfer that bypasses the device: nothing is read, and the page is clean.
     Unseen,

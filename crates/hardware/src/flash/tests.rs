@@ -313,9 +313,9 @@ fn work_of_dies_overlaps_and_transfers_on_a_channel_do_not() {
 }
 
 proptest! {
-    /// Alone, a job takes the sum of its steps; with other jobs, [`Late`] accounts for the rest.
+    /// Alone, a job takes the sum of its steps; with other jobs, also the waits of [`Late`].
     #[test]
-    fn jobs_take_their_steps_and_their_delays(
+    fn jobs_take_the_time_of_their_steps_and_waits(
         jobs in prop::collection::vec(
             (0u64..500, prop::collection::vec((0u8..4, 0u32..3, 1u64..50), 0..6)), 1..40),
     ) {

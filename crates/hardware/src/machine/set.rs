@@ -132,7 +132,7 @@ fn resolve<'a>(
     Ok((path, rule))
 }
 
-/// The valid child keys and their schemas. Of a section with free names, the names in the file.
+/// The valid child keys and their schemas; in a section with free names, those in the file.
 fn children<'a>(schema: &'a Json, rule: &'a Json, item: Option<&Item>) -> Vec<(String, &'a Json)> {
     let listed = |properties: &'a Json| {
         properties

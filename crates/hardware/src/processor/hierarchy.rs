@@ -15,8 +15,8 @@ pub enum Found {
     Memory,
 }
 
-/// The age at eviction of each level, in references since the last use; `u64::MAX` until the level
-/// is full. By Che's approximation (Che, Tung and Wang, 2002), a line is in an LRU cache if and
+/// Age of a line at its eviction from each level, in references since its last use; `u64::MAX` until
+/// the level is full. By Che's approximation (Che, Tung and Wang, 2002), a line is in an LRU cache if and
 /// only if its age is lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ages(pub [u64; 3]);
