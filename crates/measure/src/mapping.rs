@@ -14,7 +14,7 @@ use crate::work::Work;
 const ALIGNMENT: usize = 2 << 20;
 /// Places per piece, which is timed twice: with faults, then without.
 const PIECE: usize = 64;
-/// Bits of a node mask, more than the kernel has nodes.
+/// Bits of a node mask: the maximum number of nodes of a kernel.
 const NODES: usize = 1024;
 
 /// The kernel's base page size: 4096 on x86-64, 4096, 16384 or 65536 on aarch64.

@@ -36,7 +36,7 @@ pub struct Conditioned {
     pub random_writes: u64,
     /// Additional random writes, until collection is due in every plane.
     pub further_writes: u64,
-    /// Whether collection is due in every plane: the next block that it opens needs one.
+    /// Whether collection is due in every plane, before the plane opens its next block.
     pub collecting: bool,
     /// Blocks collected during preconditioning.
     pub collections: u64,

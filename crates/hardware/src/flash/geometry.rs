@@ -109,7 +109,7 @@ impl Geometry {
     /// collection does not keep free must have more pages than the user can fill.
     ///
     /// # Errors
-    /// They do not. Returns the key at fault and a message.
+    /// Collection keeps too many blocks free. Returns the key at fault and a message.
     pub fn check(&self) -> std::result::Result<(), (&'static str, String)> {
         let keep = self.gc_start.max(self.gc_stop.unwrap_or(0));
         let filled = self.user_pages.div_ceil(self.planes);

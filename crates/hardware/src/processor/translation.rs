@@ -1,5 +1,5 @@
 //! Address translation: TLB look-ups, and the lines of the page table that walks read. Addresses are
-//! virtual byte addresses.
+//! virtual byte addresses, in which callers may add an address-space number from bit 48 on.
 
 use nearfar_trace::hash::PageMap;
 
