@@ -1,4 +1,4 @@
-//! Generates the list of embedded machines from `machines/*.toml`: a new machine is one new file.
+//! Embeds `machines/*.toml` in the library, as a list of (name, text).
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -1,14 +1,13 @@
-//! CPU caches: which references reach memory.
+//! CPU caches: filters a trace to the references that reach memory.
 //!
 //! Models the first-level instruction and data caches and the unified second level of one core,
 //! which runs all threads of a trace. They are set-associative, true LRU, write-back and
 //! write-allocate. The levels are non-inclusive and non-exclusive: a line that misses everywhere is
 //! placed in both, and each level evicts independently. A dirty line evicted from the first level
-//! marks its copy in the second dirty, which does not count as a use; without a copy it is inserted
-//! there as the newest. Lines are indexed by the virtual addresses of the trace. There is no
-//! prefetching, and no coherence between the first-level caches.
+//! marks its copy in the second dirty, without changing its LRU position; without a copy, it is
+//! inserted as the most recently used. Lines are indexed by virtual address.
 //!
-//! Third levels are not modelled: the results are the references that leave a core.
+//! Not modelled: prefetching, coherence between the first-level caches, and third levels.
 
 use std::fmt;
 use std::ops::Range;
@@ -18,7 +17,7 @@ use nearfar_trace::{Batch, Kind, KindSet, Record, last_byte};
 /// One level: `sets` of `ways` lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// Sets; a line goes to the set of its number modulo this.
+    /// Line number modulo `sets` selects the set.
     pub sets: u64,
     pub ways: usize,
 }
@@ -57,7 +56,7 @@ impl fmt::Display for Geometry {
 type Entry = u64;
 const DIRTY: Entry = 1;
 
-/// One cache; each set has the newest line first.
+/// One cache. Each set is in LRU order, most recently used first.
 #[derive(Clone, Debug)]
 struct Cache {
     sets: u64,
@@ -72,14 +71,15 @@ impl Cache {
 
     #[inline]
     fn set(&mut self, line: u64) -> &mut [Entry] {
-        // Avoid the division, which takes as long as the rest of a reference.
+        // A division takes as long as the rest of `access`.
         let sets = self.sets;
         let set = if sets.is_power_of_two() { line & (sets - 1) } else { line % sets };
         let start = set as usize * self.ways;
         &mut self.lines[start..start + self.ways]
     }
 
-    /// Use a line. Returns `None` on a hit, otherwise the evicted line (0: none).
+    /// Access a line; `dirty` is [`DIRTY`] for a write, otherwise 0. Returns `None` on a hit, otherwise
+    /// the evicted entry (0: none).
     #[inline]
     fn access(&mut self, line: u64, dirty: Entry) -> Option<Entry> {
         let tag = (line + 1) << 1;
@@ -96,7 +96,7 @@ impl Cache {
         if hit.is_some() { None } else { Some(old) }
     }
 
-    /// Write back a dirty line from the level above. Returns the evicted line (0: none).
+    /// Write back a dirty line from the level above. Returns the evicted entry (0: none).
     fn write_back(&mut self, line: u64) -> Entry {
         let tag = (line + 1) << 1;
         let set = self.set(line);
@@ -219,7 +219,7 @@ impl Filter {
     }
 
     /// The first level missed `line` and evicted `old`. Returns whether the second level misses
-    /// too, and the lines evicted from the last level (0: none).
+    /// too, and the entries evicted from the last level (0: none).
     fn next_level(&mut self, line: u64, old: Entry) -> (bool, [Entry; 2]) {
         let mut evicted = [0; 2];
         let missed = match &mut self.second {
@@ -239,7 +239,7 @@ impl Filter {
         (missed, evicted)
     }
 
-    /// The first level missed `line` and evicted `old`: append the records.
+    /// The first level missed `line` and evicted `old`: append the records of memory accesses.
     fn record_miss(&mut self, line: u64, old: Entry, kind: u8, thread: u32, out: &mut Batch) {
         let (missed, evicted) = self.next_level(line, old);
         if missed {

@@ -1,12 +1,12 @@
-//! Doubly linked lists of indices, with all links in one table: an index moves within a list, or to
-//! another one, in constant time and without allocation.
+//! Doubly linked lists of indices, with all links in one table: moves take constant time and no
+//! allocation.
 
 use std::ops::{Index, IndexMut};
 
 use crate::table::{on_huge_pages, prefetch};
 
-/// The links of an index in its list, and a word for the caller. A link is an index + 1, or 0 if
-/// there is none: the standard library allocates zeroed tables without writing to them.
+/// The links of an index in its list, and a word for the caller. A link is an index + 1, or 0 for
+/// none: a table of zeros is allocated without writing to it.
 type Node = [u32; 3];
 const NEWER: usize = 0;
 const OLDER: usize = 1;
@@ -33,11 +33,8 @@ impl List {
     }
 }
 
-/// The links of indices, each of which is in at most one of any number of [`List`]s. Each index
-/// also has a word for the caller, `links[index]`, initially 0 and in the same cache line as its
-/// links.
-///
-/// The caller must know which list an index is in.
+/// The links of indices, each in at most one [`List`], which the caller must know. `links[index]` is a
+/// word for the caller, initially 0, stored next to the links.
 #[derive(Clone, Debug, Default)]
 pub struct Links {
     nodes: Vec<Node>,
@@ -144,9 +141,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// With three lists that share their links.
         #[test]
-        fn lists_equal_deques(steps in prop::collection::vec((0u32..40, 0usize..3, any::<bool>()), 1..300)) {
+        fn lists_that_share_links_equal_deques(steps in prop::collection::vec((0u32..40, 0usize..3, any::<bool>()), 1..300)) {
             let mut links = Links::new(10);
             let mut lists = [List::default(); 3];
             let mut deques: [VecDeque<u32>; 3] = Default::default();

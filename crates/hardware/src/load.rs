@@ -1,13 +1,13 @@
 //! Latency of memory nodes under the load of many threads.
 //!
 //! Latency rises with utilisation: slowly at first, steeply near the peak. At the peak, the node's
-//! bandwidth limits the threads. Each thread waits for its own accesses, so latency, bandwidth and
-//! progress depend on each other; [`balance`] solves for them.
+//! bandwidth limits the threads. Threads wait for their own accesses, so latency and bandwidth depend
+//! on each other; [`balance`] solves for both.
 
 use crate::machine::Curves;
 use crate::node::NodeModel;
 
-/// Maximum share of a node's bandwidth that other traffic can use: the program needs some.
+/// Maximum share of a node's bandwidth that other traffic can use, so that the program progresses.
 const MAX_OTHERS: f64 = 0.9;
 const BISECTION_STEPS: u32 = 50;
 
@@ -50,7 +50,7 @@ impl NodeModel {
         let (bytes, reads) = (loads + 2.0 * stores, loads + stores);
         let share = if bytes > 0.0 { reads / bytes } else { 1.0 };
         let peak = interpolated(curves, share, |points| points.last().map_or(0.0, |last| last[0]));
-        // A GB/s is a byte in 1,000 ps.
+        // 1 GB/s is a byte in 1,000 ps.
         (if peak > 0.0 { bytes * 1e3 / peak } else { 0.0 }, share)
     }
 
@@ -179,7 +179,7 @@ mod tests {
                 let Some(Curves(curves)) = &node.loaded else { continue };
                 for curve in curves {
                     for [gb_s, ns] in &curve.points {
-                        // A store is a read and a write: with the share r of reads, 1 - r are stores.
+                        // A store is a read and a write: reads = loads + stores, writes = stores.
                         let (loads, stores) = (2.0 * curve.reads - 1.0, 1.0 - curve.reads);
                         let (threads, bytes) = (40.0, 64e6);
                         let period = bytes * (loads + 2.0 * stores) * 1e3 / gb_s.max(0.01);

@@ -1,8 +1,6 @@
-//! The cache of Memory Mode: DRAM in front of larger, slower memory; direct-mapped, 64 B lines,
-//! write-back, invisible to the kernel. Two physical addresses that differ by a multiple of the
-//! cache's size share a line. An access causes up to five accesses to DRAM and far memory, the most
-//! for a store that misses on a dirty line (Hildebrand et al., A Case Against Hardware Managed DRAM
-//! Caches, ISPASS'21, table 1).
+//! The memory-side cache of Intel's Memory Mode: DRAM in front of larger, slower far memory;
+//! direct-mapped by physical address, 64 B lines, write-back, invisible to the kernel. Traffic
+//! follows Hildebrand et al., A Case Against Hardware Managed DRAM Caches, ISPASS'21, table 1.
 
 use nearfar_trace::hash::PageMap;
 
@@ -50,7 +48,7 @@ impl Outcome {
 /// The lines of a page: (tag + 1) x 2 each, plus 1 if dirty; 0 if empty.
 type Frame = [u64; LINES];
 
-/// A direct-mapped cache of any size. Allocates only touched frames, of a page each.
+/// A direct-mapped cache of any number of frames, of a page each. Allocates only touched frames.
 pub struct MemorySideCache {
     frames: u64,
     /// Index of each touched frame in `state`.
@@ -134,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// The reference implementation: an entry per set, division and remainder on lines.
+    /// The reference implementation: an entry (tag, dirty) per line.
     struct Naive {
         tags: Vec<Option<(u64, bool)>>,
     }
@@ -173,7 +171,6 @@ mod tests {
         }
     }
 
-    /// A bundled capture, in a cache of only 16 pages.
     #[test]
     fn agrees_with_the_reference_on_a_real_program() {
         let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/captures/gzip.trace");

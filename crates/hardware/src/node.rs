@@ -89,9 +89,10 @@ impl NodeModel {
     }
 
     /// Picoseconds of an access to `bytes` adjacent bytes by a local thread, while other traffic
-    /// uses the share `busy` (0 or more) of the node: the latency, then the rest at the thread's
-    /// bandwidth. If thread and other traffic together exceed the peak, the transfer slows down in
-    /// proportion. `overlap` is the number of concurrent accesses, which share the latency.
+    /// uses the share `busy` (0 or more) of the node: the latency of the first line, then the other
+    /// bytes at the thread's bandwidth. If thread and other traffic together exceed the peak, the
+    /// transfer slows down in proportion. `overlap` is the number of concurrent accesses, which share
+    /// the latency.
     pub fn access_ps(&self, bytes: u64, write: bool, busy: f64, overlap: f64) -> f64 {
         let direction = self.local.direction(write);
         let rest = bytes.saturating_sub(LINE) as f64 * direction.byte_ps;
@@ -100,8 +101,9 @@ impl NodeModel {
         direction.latency_ps / overlap + rest * (thread_share + busy).max(1.0)
     }
 
-    /// Picoseconds to copy `bytes` to the node `to` by a thread local to both, with the share of
-    /// each node that other traffic uses. The slower of read and write determines the time.
+    /// Picoseconds to copy `bytes` to the node `to` by a thread local to both, while other traffic uses
+    /// the shares `busy_here` and `busy_there` of the nodes. The slower of read and write determines
+    /// the time.
     pub fn copy_ps(&self, to: &NodeModel, bytes: u64, busy_here: f64, busy_there: f64) -> f64 {
         let (read, write) = (&self.local.read, &to.local.write);
         let pace = read.byte_ps.max(write.byte_ps);
@@ -117,17 +119,12 @@ pub struct KernelCosts {
     pub hint_fault: f64,
     pub write_protect_fault: f64,
     pub context_switch: f64,
-    /// Entering and leaving an exception.
     pub exception: f64,
-    /// A TLB shootdown of one page.
     pub shootdown: f64,
-    /// Migrating a page, without the copy.
+    /// Without the copy.
     pub page_migration: f64,
-    /// Reading or changing one page-table entry.
     pub page_scan: f64,
-    /// A page walk after a TLB miss.
     pub page_walk: f64,
-    /// Processing one event sample.
     pub sample: f64,
 }
 
@@ -146,7 +143,7 @@ impl Machine {
         Ok(nodes)
     }
 
-    /// Whether a tiering study can probably use this machine: it has nodes and kernel costs.
+    /// Whether error messages suggest this machine for a tiering study.
     fn can_tier(&self) -> bool {
         let cost = self.cost.as_ref();
         (2..=4).contains(&self.node.len()) && cost.is_some_and(|cost| cost.hint_fault.is_some())
@@ -224,7 +221,7 @@ impl Machine {
     }
 }
 
-/// `base`, overridden by `timing`. Random access is never faster than sequential access.
+/// `base`, overridden by the keys of `timing`. By default, random bandwidth is at most the sequential.
 fn with_timing(base: &View, timing: &Timing) -> View {
     let read_ps = timing.read_latency.value.ps() as f64;
     let direction = |latency_ps, known: &Direction, thread, peak, random| {

@@ -1,10 +1,10 @@
 //! Transfer times of a page from or to a storage device, by page size.
 //!
-//! Three shapes, each with the numbers of the machine file:
+//! Three formulas, with parameters from the machine file:
 //!
-//! * disk: seek + half a turn + p / bandwidth for p bytes. The first two terms dominate until p is large.
+//! * disk: seek + half a turn + p / bandwidth for p bytes.
 //! * linear (flash and Optane SSDs, persistent memory, CXL memory): latency, measured at a stated
-//!   transfer size, plus the rest of the transfer at the device's bandwidth.
+//!   transfer size, plus the bytes beyond this size / bandwidth.
 //! * multiple of DRAM (page-size advice, 000; TLB and fault models, 001): k x t_DRAM for each
 //!   access unit of the page.
 //!
@@ -39,7 +39,7 @@ impl Cost {
 }
 
 impl Storage {
-    /// The storage that holds files: this one, or for compressed memory the disk beside it.
+    /// The storage that holds files: this one, or for compressed memory its disk.
     pub fn files(&self) -> &Self {
         self.files.as_deref().unwrap_or(self)
     }

@@ -1,8 +1,7 @@
 //! Translation look-aside buffers: LRU, fully or set-associative, one level or two.
 //!
 //! Two levels behave as in usual CPUs: a first-level miss looks in the second level. A hit there,
-//! or a page walk, fills the first level; a walk also fills the second. The second level sees only
-//! first-level misses.
+//! or a page walk, fills the first level; a walk also fills the second.
 
 use std::fmt;
 use std::str::FromStr;
@@ -216,8 +215,7 @@ impl FullLru {
     }
 }
 
-/// A position for each page, initially 0. Uses bytes if all positions fit, so that the table fits
-/// the caches for four times as many pages.
+/// A position for each page, initially 0. Uses bytes if all positions fit: a quarter of the memory.
 #[derive(Clone, Debug)]
 enum Positions {
     Bytes(Vec<u8>),

@@ -15,7 +15,7 @@ pub struct Topology {
     pub sockets: Vec<u64>,
     /// Cores of each node; 0 if it has only memory.
     pub cpus: Vec<u64>,
-    /// The firmware's distances, row by row.
+    /// The firmware's distances (SLIT), a row for each node.
     pub distances: Vec<Vec<u64>>,
     /// GB/s between two sockets, one direction.
     pub link: Option<f64>,
@@ -55,8 +55,6 @@ impl Topology {
 }
 
 impl Machine {
-    /// The machine's memory nodes.
-    ///
     /// Without `[topology]`, every `[node.NAME]` is a node of a single socket, DRAM first, and
     /// distances are ten times the ratio of read latencies, as ACPI defines them.
     ///

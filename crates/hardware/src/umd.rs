@@ -1,13 +1,12 @@
-//! A DRAM-interface SSD (UMD, 002: "unified memory device"): flash that stores every page, and a
-//! small DRAM that caches some of them and that the host accesses directly.
+//! A DRAM-interface SSD (the "unified memory device", UMD, of paper 002): flash that stores every page,
+//! and a small DRAM cache that the host accesses directly.
 //!
 //! The DRAM is write-back, with LRU over all accesses. A page that is not in DRAM is loaded by a
 //! *service*: the least recently used page is evicted and, if dirty, programmed (with garbage
 //! collection if necessary), then the requested page is read. These steps are sequential, because
 //! they share a DRAM frame; services of different pages overlap if they use different dies. A page
-//! that was never written to the device needs no flash read. If the DRAM is full, even a new page
-//! that replaces a clean one is a service, of one DRAM access: the paper counts every page loaded
-//! from then on.
+//! that was never written to the device needs no flash read. Once the DRAM is full, even a new
+//! page that replaces a clean one is a service, of one DRAM access, as in the paper.
 
 use nearfar_trace::{Error, Result};
 
@@ -20,21 +19,21 @@ use crate::machine::Machine;
 pub struct Service {
     /// Number of its job in the flash array.
     pub job: u32,
-    /// Predicted nanoseconds on an idle device: all reads and writes of flash and DRAM, including
-    /// garbage collection, but no erases, which the paper does not count.
+    /// Predicted nanoseconds on an idle device, including garbage collection, but without erases, which
+    /// the paper does not count.
     pub predicted_ns: u64,
     /// Whether the page is read from flash.
     pub from_flash: bool,
 }
 
-/// Content of a page that is loaded.
+/// Where the content of a loaded page comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// In flash: it is read, and the page is clean.
+    /// From flash: it is read, and the page is clean.
     Stored,
-    /// Nowhere yet: nothing is read, and the page is dirty.
+    /// From the program: nothing is read, and the page is dirty.
     New,
-    /// Put into the DRAM without the device noticing: nothing is read, and the page is clean.
+    /// From a disk transfer that bypasses the device: nothing is read, and the page is clean.
     Unseen,
 }
 
@@ -64,7 +63,6 @@ pub struct Umd {
     state: Vec<u8>,
     links: Links,
     lru: List,
-    /// Evictions of pages that had to be programmed.
     dirty_evictions: u64,
     clean_evictions: u64,
     steps: Vec<Step>,
@@ -256,7 +254,7 @@ mod tests {
         end
     }
 
-    /// LRU hit ratios of Zipf references to 10,000 pages. Che: a page with the share q of references
+    /// LRU hit ratios of Zipf references. Che's approximation: a page with the share q of references
     /// hits with probability 1 - exp(-q t), where these probabilities sum to the number of frames.
     #[test]
     fn hit_ratios_agree_with_ches_approximation() {

@@ -18,9 +18,9 @@ pub enum Access {
     Write,
 }
 
-/// Bytes per second of each of `rounds`. A thread on each processor of `cpus` passes through its
-/// own memory of `bytes`, on the memory node `node` if given. A single thread is timed by its
-/// processor time, several by the clock, from the first start to the last end.
+/// Bytes per second in each round. A thread on each processor of `cpus` reads or writes `bytes` of its
+/// own, on the memory node `node` if given. A single thread is timed by its processor time, several by
+/// the wall clock, from the first start to the last end.
 ///
 /// # Errors
 /// The system denies memory or a processor.
@@ -78,7 +78,7 @@ pub fn bandwidth(
     Ok(rates.collect())
 }
 
-/// The sum of all words, by eight independent chains of additions.
+/// The sum of all words. Eight independent chains hide the latency of additions.
 fn sum(words: &[u64]) -> u64 {
     let mut sums = [0_u64; 8];
     for eight in words.chunks_exact(8) {

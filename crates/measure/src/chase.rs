@@ -1,5 +1,5 @@
-//! Pointer chases: each load returns the address of the next. One chain measures latency, several
-//! concurrent ones the number of loads that a core has in flight.
+//! Pointer chases: each load returns the address of the next. One chain measures latency; several
+//! measure how many loads a core has in flight.
 
 use std::hint::black_box;
 use std::ptr;
@@ -14,14 +14,13 @@ const LINE: usize = 64;
 /// Supported numbers of chains.
 pub const CHAINS: [usize; 9] = [1, 4, 8, 12, 16, 24, 32, 48, 64];
 
-/// The pattern of loads: one line of each `stride` bytes, in random order within windows of
-/// `window` neighbours, one window after another. A window within the reach of the TLB avoids TLB
-/// misses.
+/// The order of loads: random within windows of `window` places, one window after another. A window
+/// within the reach of the TLB avoids TLB misses.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Distance of neighbours in bytes, at least a line. The line within each stride is random.
+    /// Bytes per place, a multiple of a line. A random line of each place is loaded.
     pub stride: usize,
-    /// Number of neighbours per window.
+    /// Places per window, at least two.
     pub window: usize,
     /// Number of chains, which divide the memory among them.
     pub chains: usize,
@@ -30,7 +29,7 @@ pub struct Layout {
 /// Chains of loads through memory, each a cycle.
 #[derive(Debug)]
 pub struct Chase {
-    /// Contains, at each location, the address of the next.
+    /// Contains, at each place, the address of the next.
     memory: Mapping,
     /// The address that each chain loads from next.
     at: Vec<usize>,
@@ -41,8 +40,8 @@ impl Chase {
     /// Create the chains in `memory`.
     ///
     /// # Errors
-    /// The stride is less than a line, the memory has fewer than two locations per chain, or the
-    /// number of chains is not one of [`CHAINS`].
+    /// The stride is not a multiple of a line, a chain or window has fewer than two places, or the number
+    /// of chains is not one of [`CHAINS`].
     pub fn new(mut memory: Mapping, layout: Layout) -> Result<Self> {
         let wrong = |what: &str| Error::input("chase", format!("{layout:?}: {what}"), "");
         let Layout { stride, window, chains } = layout;
@@ -163,9 +162,8 @@ mod tests {
         Chase::new(memory, Layout { stride, window, chains })
     }
 
-    /// Window by window; then the chain is at its start again.
     #[test]
-    fn a_chain_visits_every_place_of_its_part_once() {
+    fn a_chain_is_a_cycle_that_visits_its_places_once_by_window() {
         for (stride, window, chains) in [(64, 1 << 20, 1), (64, 16, 4), (4096, 8, 1), (4096, 99, 8)]
         {
             let mut chase = chase(1 << 20, stride, window, chains).unwrap();

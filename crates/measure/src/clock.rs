@@ -23,7 +23,7 @@ fn time(rounds: usize) -> f64 {
     began.each(rounds.max(1) * ADDITIONS)
 }
 
-/// Adds registers 32 times, because some processors execute additions of constants for free.
+/// Adds `one` 32 times, from a register: some processors execute additions of constants for free.
 #[inline(always)]
 fn add(sum: u64, one: u64) -> u64 {
     let mut sum = sum;

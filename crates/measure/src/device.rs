@@ -10,8 +10,8 @@ use crate::bandwidth::Access;
 use crate::chase::Random;
 use crate::mapping::{Mapping, Pages};
 
-/// Nanoseconds of each of `count` requests of `bytes`, at random multiples of `bytes` below `span`
-/// of an open file. Whether the page cache is used depends on how the file was opened (`O_DIRECT`).
+/// Nanoseconds of each of `count` requests of `bytes`, at random multiples of `bytes` in the first
+/// `span` bytes of an open file. Open it with `O_DIRECT` to bypass the page cache.
 ///
 /// # Errors
 /// The span is smaller than a request, or a request fails or is incomplete.

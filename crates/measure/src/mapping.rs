@@ -12,9 +12,9 @@ use crate::work::Work;
 
 /// Alignment of mappings: the largest page that the kernel uses by default.
 const ALIGNMENT: usize = 2 << 20;
-/// Locations per piece of work, which is timed first with faults, then without.
+/// Places per piece, which is timed twice: with faults, then without.
 const PIECE: usize = 64;
-/// Exceeds all node numbers.
+/// Bits of a node mask: the maximum number of nodes of a kernel.
 const NODES: usize = 1024;
 
 /// The kernel's base page size: 4096 on x86-64, 4096, 16384 or 65536 on aarch64.
@@ -128,9 +128,9 @@ impl Mapping {
         self.bytes
     }
 
-    /// Write one byte of every `step`. Returns processor time and minor faults. With `work`, a part
-    /// of the work follows each write, and the time is the excess over the time of the same writes and
-    /// work with all pages resident.
+    /// Write one byte of every `step`. Returns processor time and minor faults. With `work`, a part of
+    /// the work follows each write, and the time of the same writes and work on resident pages is
+    /// subtracted.
     pub fn write(&mut self, step: usize, work: Option<&mut Work>) -> Touched {
         self.touch(step, work, |place| {
             // SAFETY: `touch` passes addresses in the memory, which `&mut self` lends.
@@ -183,7 +183,7 @@ impl Mapping {
         self.words_mut().iter_mut().step_by(2).for_each(|word| *word = random.below(u64::MAX));
     }
 
-    /// Swap the memory out. Returns nanoseconds by the clock.
+    /// Swap the memory out. Returns nanoseconds by the wall clock.
     ///
     /// # Errors
     /// The kernel cannot.
@@ -199,7 +199,7 @@ impl Mapping {
         Ok(began.elapsed().as_nanos() as f64)
     }
 
-    /// Read one byte of every `step`, in random order. Returns nanoseconds by the clock, and major
+    /// Read one byte of every `step`, in random order. Returns nanoseconds by the wall clock, and major
     /// faults.
     pub fn read_at_random(&self, step: usize) -> Touched {
         let mut order: Vec<usize> = (0..self.bytes).step_by(step.max(1)).collect();
@@ -235,8 +235,8 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
 
-    /// The first run of code faults, and an emulator allocates memory to translate it: do both before faults
-    /// are counted.
+    /// The first run of code faults, and an emulator allocates memory to translate it: run it once before
+    /// faults are counted.
     fn warm_up(mut work: Option<&mut Work>) {
         let mut memory = Mapping::new(1 << 20, Pages::Small, None).unwrap();
         memory.read(4096, work.as_deref_mut());

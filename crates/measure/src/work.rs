@@ -44,8 +44,7 @@ macro_rules! rows {
 
 const STEPS: [[Step; 16]; 16] = rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
 
-/// Random loads of more memory than fits a core's caches, and calls of random functions.
-/// Deterministic.
+/// Random loads of more memory than fits a core's caches, and calls of random functions; deterministic.
 #[derive(Debug)]
 pub struct Work {
     data: Mapping,
@@ -63,7 +62,7 @@ impl Work {
         Ok(Self { data, random: Random(1) })
     }
 
-    /// Restart from the beginning.
+    /// Restart the random sequence.
     pub(crate) fn begin(&mut self) {
         self.random = Random(1);
     }

@@ -126,7 +126,7 @@ impl Spec {
 pub trait Options: Sized {
     /// Their declarations, in order.
     fn specs() -> Vec<Spec>;
-    /// Parse given values by name, with defaults for the rest.
+    /// Parse values by name; an option that is not in `given` has its default.
     ///
     /// # Errors
     /// An unknown name, an invalid value, or a missing option.

@@ -114,12 +114,10 @@ impl Value for PageSizes {
     }
 }
 
-/// A memory size, as given.
+/// A memory size, and its text as given.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OneMemory {
-    /// The text.
     pub text: String,
-    /// The size in it.
     pub size: MemorySize,
 }
 
@@ -140,12 +138,10 @@ impl Value for OneMemory {
     }
 }
 
-/// Memory sizes, as given.
+/// Memory sizes, and their text as given.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
-    /// The text.
     pub text: String,
-    /// The sizes in it.
     pub sizes: Vec<MemorySize>,
 }
 

@@ -30,7 +30,7 @@ pub trait Value: Sized {
     const REGISTRY: &'static str = "";
     /// The type in a Python signature.
     fn python() -> String;
-    /// Its names, if it has names.
+    /// Its valid names, for a type with names.
     fn choices() -> Vec<Entry> {
         Vec::new()
     }

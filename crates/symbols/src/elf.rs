@@ -43,7 +43,8 @@ pub fn symbols_at(image: &Path, debug: Option<&Path>, offsets: &[u64]) -> Result
     let unnamed = Functions::new(unwound(&image).unwrap_or_default());
     let symbol = |&offset: &u64| {
         let Some(addr) = address(&image, offset) else { return Symbol::default() };
-        let mut symbol = lines.as_ref().and_then(|lines| of_line(lines, addr)).unwrap_or_default();
+        let mut symbol =
+            lines.as_ref().and_then(|lines| from_lines(lines, addr)).unwrap_or_default();
         if let Some((_, name)) = named.find(addr) {
             symbol.function.get_or_insert_with(|| name.clone());
         }
@@ -133,7 +134,7 @@ fn lines(elf: &File<'_>) -> Option<Context<Data>> {
 }
 
 /// The symbol at an address, from debug information.
-fn of_line(lines: &Context<Data>, addr: u64) -> Option<Symbol> {
+fn from_lines(lines: &Context<Data>, addr: u64) -> Option<Symbol> {
     let mut symbol = Symbol::default();
     let mut frames = lines.find_frames(addr).skip_all_loads().ok()?;
     // From the innermost inlined function outwards.
@@ -167,13 +168,11 @@ mod tests {
         assert!(build_id(&folder.path().join("none")).is_err());
     }
 
-    /// Is not inlined, so that it has a symbol.
     #[inline(never)]
     fn that_has_a_name(given: u64) -> u64 {
         std::hint::black_box(given) * 3
     }
 
-    /// The program of this test has symbols.
     #[test]
     fn a_program_names_its_functions() {
         assert_eq!(that_has_a_name(2), 6);

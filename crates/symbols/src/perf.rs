@@ -7,7 +7,7 @@ use nearfar_trace::{Result, file};
 
 /// Maximum bytes of a map, enough for tens of millions of functions.
 const MAX_BYTES: u64 = 2 << 30;
-/// Number of functions before an address to check, because functions may be nested.
+/// Functions that start before an address to check: functions may be nested.
 const NEAR: usize = 64;
 
 /// The functions of a perf map.

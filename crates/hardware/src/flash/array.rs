@@ -1,9 +1,8 @@
-//! Contention for dies and channels.
+//! Timing of flash commands under contention for dies and channels.
 //!
-//! A job is a sequence of steps. A die serves one job at a time, first come first served, and a job
-//! keeps its die as long as its next step is on the same die, so that collections are not
-//! interrupted. A transfer occupies both the die and its channel. Steps of different jobs on
-//! different dies overlap.
+//! A job is a sequence of steps. A die serves one job at a time, first come first served. A job
+//! keeps its die while its next step is on the same die: garbage collection is not interrupted. A
+//! transfer occupies both the die and its channel. Steps of different jobs on different dies overlap.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -35,7 +34,7 @@ impl Times {
         let flash = machine.flash.as_ref().ok_or_else(|| machine.lacks("[flash]"))?;
         let page = flash.page_size.value.bytes();
         let transfer = flash.channel_bandwidth.as_ref().map_or(0.0, |rate| rate.value.ns_for(page));
-        // The channels of a stripe transfer at the same time.
+        // The channels of a stripe transfer in parallel.
         let transfer = transfer / flash.dies_per_stripe().min(flash.channels.value.0).max(1) as f64;
         Ok(Self {
             read_ns: flash.read.value.ns().round() as u64,
@@ -45,7 +44,7 @@ impl Times {
         })
     }
 
-    /// Append the steps of `command`. Adjacent steps of one die are merged.
+    /// Append the steps of `command`.
     pub fn steps(&self, command: Command, steps: &mut Vec<Step>) {
         let die = command.die;
         let die_ns = |ns: u64| if command.shared { 0 } else { ns };
@@ -91,8 +90,7 @@ impl Step {
         }
     }
 
-    /// The part that a device reports if it counts only reads and writes (UMD, 002, section 2.3):
-    /// no erases.
+    /// Duration without erases, which the DRAM-interface SSD of paper 002 (section 2.3) does not count.
     pub fn counted_ns(self) -> u64 {
         if matches!(self, Step::Erase { .. }) { 0 } else { self.ns() }
     }
@@ -119,11 +117,11 @@ pub struct Late {
     pub die: u64,
     /// Its channel was busy with another job.
     pub channel: u64,
+    /// Its own erases.
     pub erase: u64,
 }
 
 impl Late {
-    /// The sum.
     pub fn ns(self) -> u64 {
         self.die + self.channel + self.erase
     }
@@ -132,17 +130,17 @@ impl Late {
 #[derive(Default)]
 struct Job {
     steps: Vec<Step>,
-    at: usize,
-    die: Option<u32>,
-    /// When the job began to wait for a die or a channel, if it waits.
-    since: Option<u64>,
+    current: usize,
+    held_die: Option<u32>,
+    /// Start of the wait for a die or a channel.
+    waiting_since: Option<u64>,
     late: Late,
 }
 
 impl Job {
     /// End the wait. Returns its nanoseconds, 0 if the job did not wait.
     fn waited(&mut self, now: u64) -> u64 {
-        self.since.take().map_or(0, |since| now - since)
+        self.waiting_since.take().map_or(0, |since| now - since)
     }
 }
 
@@ -159,7 +157,7 @@ pub struct Array {
     dies: Vec<Server>,
     channels: Vec<Server>,
     jobs: Vec<Job>,
-    /// Numbers of finished jobs.
+    /// Numbers of finished jobs, for reuse.
     spare: Vec<u32>,
     /// Ends of steps: time, event number, job.
     events: BinaryHeap<Reverse<(u64, u64, u32)>>,
@@ -190,7 +188,7 @@ impl Array {
         let job = &mut self.jobs[id as usize];
         job.steps.clear();
         job.steps.extend_from_slice(steps);
-        (job.at, job.die, job.late) = (0, None, Late::default());
+        (job.current, job.held_die, job.late) = (0, None, Late::default());
         self.proceed(id, now);
         id
     }
@@ -204,8 +202,8 @@ impl Array {
     pub fn step(&mut self) -> bool {
         let Some(Reverse((now, _, id))) = self.events.pop() else { return false };
         let job = &mut self.jobs[id as usize];
-        let step = job.steps[job.at];
-        job.at += 1;
+        let step = job.steps[job.current];
+        job.current += 1;
         if let Step::Channel { die, .. } = step {
             let channel = die as usize % self.channels.len();
             self.channels[channel].busy = false;
@@ -227,11 +225,11 @@ impl Array {
         self.jobs[id as usize].late
     }
 
-    /// Remaining time of an unfinished job as a device predicts it from the operations left, the
-    /// current one included: the sum of [`Step::counted_ns`].
+    /// Time of an unfinished job without contention, from its current step on: the sum of
+    /// [`Step::counted_ns`].
     pub fn left_ns(&self, id: u32) -> u64 {
         let job = &self.jobs[id as usize];
-        job.steps.iter().skip(job.at).map(|step| step.counted_ns()).sum()
+        job.steps.iter().skip(job.current).map(|step| step.counted_ns()).sum()
     }
 
     /// Busy nanoseconds of each die.
@@ -248,30 +246,30 @@ impl Array {
     fn proceed(&mut self, id: u32, now: u64) {
         let job = &mut self.jobs[id as usize];
         job.late.die += job.waited(now);
-        let step = job.steps.get(job.at).copied();
+        let step = job.steps.get(job.current).copied();
         let wanted = match step {
             Some(Step::Die { die, .. } | Step::Channel { die, .. } | Step::Erase { die, .. }) => {
                 Some(die)
             }
             _ => None,
         };
-        if let Some(held) = job.die
+        if let Some(held) = job.held_die
             && wanted != Some(held)
         {
             self.release(held, now);
-            self.jobs[id as usize].die = None;
+            self.jobs[id as usize].held_die = None;
         }
         if let Some(die) = wanted
-            && self.jobs[id as usize].die.is_none()
+            && self.jobs[id as usize].held_die.is_none()
         {
             let server = &mut self.dies[die as usize];
             if server.busy {
                 server.waiting.push_back(id);
-                self.jobs[id as usize].since = Some(now);
+                self.jobs[id as usize].waiting_since = Some(now);
                 return;
             }
             server.busy = true;
-            self.jobs[id as usize].die = Some(die);
+            self.jobs[id as usize].held_die = Some(die);
         }
         match step {
             Some(Step::Channel { .. }) => self.transfer(id, now),
@@ -295,13 +293,13 @@ impl Array {
     /// Use the channel for the job's current step, now or when it is free.
     fn transfer(&mut self, id: u32, now: u64) {
         let job = &mut self.jobs[id as usize];
-        let Some(Step::Channel { die, ns }) = job.steps.get(job.at).copied() else { return };
+        let Some(Step::Channel { die, ns }) = job.steps.get(job.current).copied() else { return };
         job.late.channel += job.waited(now);
         let count = self.channels.len();
         let channel = &mut self.channels[die as usize % count];
         if channel.busy {
             channel.waiting.push_back(id);
-            job.since = Some(now);
+            job.waiting_since = Some(now);
             return;
         }
         channel.busy = true;
@@ -310,7 +308,7 @@ impl Array {
         self.schedule(id, now + ns);
     }
 
-    /// Assign the die to the next job in its queue.
+    /// Release a die, and start the next job in its queue.
     fn release(&mut self, die: u32, now: u64) {
         let server = &mut self.dies[die as usize];
         server.busy = false;

@@ -16,16 +16,14 @@ nearfar_schema::choices! {
     }
 }
 
-/// How to precondition a new drive. Shares are of the user's pages.
+/// How to precondition a new drive. Shares are fractions of the user's pages, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Precondition {
-    /// The share that is written once, in order from page 0.
+    /// Share written once, in order from page 0.
     pub sequential: f64,
-    /// Number of random writes that follow, as a share. They go to as many pages, from page 0 on.
+    /// Random writes that follow, as a share: n writes to the first n pages.
     pub random: f64,
-    /// How the page of a random write is chosen.
     pub overwrite: Overwrite,
-    /// Seed of the random writes.
     pub seed: u64,
 }
 
@@ -34,11 +32,11 @@ pub struct Precondition {
 pub struct Conditioned {
     /// Pages written in order.
     pub sequential_writes: u64,
-    /// Pages written at random, as requested.
+    /// Random writes, as requested.
     pub random_writes: u64,
-    /// Additional random writes, until every plane reached the threshold of collection.
+    /// Additional random writes, until collection is due in every plane.
     pub further_writes: u64,
-    /// Whether every plane reached the threshold: the next block that it opens needs a collection.
+    /// Whether collection is due in every plane, before the plane opens its next block.
     pub collecting: bool,
     /// Blocks collected during preconditioning.
     pub collections: u64,
@@ -53,7 +51,7 @@ pub struct Conditioned {
 }
 
 impl Precondition {
-    /// Precondition `ftl`, and reset its counts. Further random writes follow until collection is due
+    /// Precondition `ftl`, and reset its tally. Further random writes follow until collection is due
     /// in every plane, as in paper 002 ("initialised so that collection happens from the start"), but
     /// at most as many as the drive has physical pages.
     pub fn apply(&self, ftl: &mut Ftl) -> Conditioned {

@@ -46,12 +46,10 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Reads of the array.
     pub fn reads(&self) -> u64 {
         self.host_reads + self.moved
     }
 
-    /// Programs of the array.
     pub fn programs(&self) -> u64 {
         self.host_programs + self.moved
     }
@@ -91,9 +89,9 @@ struct Plane {
 /// share.
 pub struct Ftl {
     geometry: Geometry,
-    /// Physical page of each logical one.
+    /// Physical page of each logical page.
     physical: Vec<u32>,
-    /// Logical page of each physical one that is valid.
+    /// Logical page of each valid physical page.
     logical: Vec<u32>,
     /// Valid pages of each block.
     valid: Vec<u32>,
@@ -163,7 +161,7 @@ impl Ftl {
         self.program(plane, page, false, &mut run);
     }
 
-    /// Number of mapped logical pages.
+    /// Mapped logical pages.
     pub fn mapped(&self) -> u32 {
         self.mapped
     }
@@ -172,12 +170,11 @@ impl Ftl {
         self.tally
     }
 
-    /// Reset the counts, as after preconditioning, but not the wear.
+    /// Reset the tally, but not the wear.
     pub fn reset_tally(&mut self) {
         self.tally = Tally::default();
     }
 
-    /// How often blocks were erased.
     pub fn wear(&self) -> Wear {
         let sum: u64 = self.erases.iter().map(|&n| u64::from(n)).sum();
         Wear {
@@ -224,7 +221,7 @@ impl Ftl {
         self.close(plane);
         if must_collect {
             loop {
-                // If all pages of the victim were valid, its collection has freed nothing.
+                // A victim whose pages were all valid has freed nothing.
                 let moved = self.collect(plane, run);
                 let free = self.planes[plane as usize].free.len() as u32;
                 if moved < self.geometry.pages && free >= self.geometry.gc_stop.unwrap_or(0) {

@@ -6,21 +6,18 @@ use crate::machine::{Flash, Machine, OverProvisioning, VictimPolicy};
 
 /// Counts of the array, checked by [`Geometry::new`].
 ///
-/// Consecutive planes are on different channels, then on different dies: plane p is on die p mod
-/// dies, die d on channel d mod channels. A logical page permanently belongs to the plane of its
-/// number modulo the number of planes (the static allocation of MQSim and others). Each plane is
-/// therefore an independent small drive with a known share of the user's pages, whose collection
-/// can always free pages.
+/// Plane p is on die p mod dies, die d on channel d mod channels. Logical page n permanently belongs
+/// to plane n mod planes (static allocation, as in MQSim): each plane is an independent small drive
+/// with a fixed share of the user's pages.
 ///
-/// With stripes, the dies of a stripe work in step and count as one die, whose blocks consist of one
-/// block of each of them.
+/// The dies of a stripe work in lockstep and count as one die, with `stripe` times as many pages per
+/// block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     pub channels: u32,
     /// Dies, on all channels.
     pub dies: u32,
-    /// Planes, on all dies. Planes share the time of their die, which executes one command at a
-    /// time.
+    /// Planes, on all dies. A die executes one command at a time.
     pub planes: u32,
     /// Blocks of a plane.
     pub blocks: u32,
@@ -29,7 +26,7 @@ pub struct Geometry {
     /// Consecutive pages of a block that are programmed together.
     pub stripe: u32,
     pub page_bytes: u64,
-    /// Logical pages, the user capacity (U; T is [`Geometry::total_pages`]).
+    /// Logical pages: the user capacity, U in the definitions of over-provisioning.
     pub user_pages: u32,
     /// A plane that needs a new block collects if it has at most this many free blocks.
     pub gc_start: u32,
@@ -112,7 +109,7 @@ impl Geometry {
     /// collection does not keep free must have more pages than the user can fill.
     ///
     /// # Errors
-    /// The user can fill these pages. Returns the key at fault and a message.
+    /// Collection keeps too many blocks free. Returns the key at fault and a message.
     pub fn check(&self) -> std::result::Result<(), (&'static str, String)> {
         let keep = self.gc_start.max(self.gc_stop.unwrap_or(0));
         let filled = self.user_pages.div_ceil(self.planes);
@@ -141,12 +138,12 @@ impl Geometry {
         u64::from(self.user_pages) * self.page_bytes
     }
 
-    /// The plane of a logical page.
+    /// Plane of a logical page.
     pub fn plane_of(&self, page: u32) -> u32 {
         page % self.planes
     }
 
-    /// The die of a plane.
+    /// Die of a plane.
     pub fn die_of(&self, plane: u32) -> u32 {
         plane % self.dies
     }

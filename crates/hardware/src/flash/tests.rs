@@ -102,9 +102,10 @@ fn greedy_collection_of_sequential_writes_moves_nothing() {
     }
 }
 
-/// A flash array that checks that blocks are programmed in order, and erased in between.
+/// A flash array that stores contents, and checks that a block is programmed in order after an erase.
 #[derive(Default)]
 struct Chip {
+    /// Contents of physical pages: logical page and number of the write.
     pages: HashMap<u32, (u32, u64)>,
     last_read: Option<(u32, u64)>,
     next: HashMap<u32, u32>,
@@ -225,7 +226,7 @@ fn overwriting_each_page_once_leaves_blocks_without_valid_pages() {
         let how = Precondition { sequential: 0.6, random: 0.5, overwrite, seed: 1 };
         let state = how.apply(&mut ftl);
         assert!(state.collecting && state.mapped_pages == 2458, "{state:?}");
-        // After `Once`, the blocks of the sequential writes below page 2048 have no valid pages.
+        // After `Once`, the blocks first filled with pages 0 to 2047 have no valid pages.
         let mut rng = Rng::new(2);
         for _ in 0..1024 {
             ftl.write(rng.below(2048) as u32, |_| ());
@@ -312,9 +313,9 @@ fn work_of_dies_overlaps_and_transfers_on_a_channel_do_not() {
 }
 
 proptest! {
-    /// Alone, a job takes the sum of its steps; with other jobs, [`Late`] accounts for the rest.
+    /// Alone, a job takes the sum of its steps; with other jobs, also the waits of [`Late`].
     #[test]
-    fn jobs_take_their_steps_and_their_delays(
+    fn jobs_take_the_time_of_their_steps_and_waits(
         jobs in prop::collection::vec(
             (0u64..500, prop::collection::vec((0u8..4, 0u32..3, 1u64..50), 0..6)), 1..40),
     ) {

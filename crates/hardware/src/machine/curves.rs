@@ -1,4 +1,4 @@
-//! Latency under load, as a machine file gives it.
+//! Latency by bandwidth: the key `loaded` of a machine file.
 
 use std::borrow::Cow;
 

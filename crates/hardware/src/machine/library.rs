@@ -41,13 +41,13 @@ const MAX_BYTES: u64 = 1 << 20;
 /// A machine and its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineFile {
-    /// The machine, with the values of `set`.
+    /// The machine, with the overrides of `set`.
     pub machine: Machine,
     /// The name or path that it was loaded by.
     pub place: String,
-    /// Text of its file, with the values of `set` and all comments.
+    /// Text of its file, with the overrides of `set` and all comments.
     pub text: String,
-    /// Overridden values, as given: key and value.
+    /// Overrides: key and value, as given.
     pub set: Vec<(String, String)>,
 }
 
@@ -63,7 +63,7 @@ impl MachineFile {
         Ok(Self { machine, place: path_or_name.to_owned(), text, set: Vec::new() })
     }
 
-    /// Read the text of a machine file, as [`Machine::parse`].
+    /// Parse the text of a machine file.
     ///
     /// # Errors
     /// As [`Machine::parse`].
@@ -78,7 +78,7 @@ impl MachineFile {
     /// It is not a valid machine.
     pub fn from_json(name: &str, json: &str) -> Result<Self> {
         let wrong = |what: String| Error::input(format!("machine {name}"), what, "");
-        // Convert to TOML: to compile a second deserializer of machines would take long.
+        // Convert to TOML: a second deserializer of machines would take long to compile.
         let json: serde_json::Value =
             serde_json::from_str(json).map_err(|e| wrong(e.to_string()))?;
         let text = toml::to_string(&json).map_err(|e| wrong(e.to_string()))?;
@@ -107,12 +107,12 @@ impl MachineFile {
         Ok(Self { machine, place: self.place.clone(), text, set })
     }
 
-    /// The machine with the storage `name` of another machine, replacing its own of that name.
+    /// The machine with the storage `name` of another machine, replacing its own storage of that name.
     ///
     /// # Errors
     /// The other machine has no such storage.
     pub fn with_storage_of(&self, other: &Self, name: &str) -> Result<Self> {
-        let text = set::take(&other.machine.name, &other.text, &self.text, name)?;
+        let text = set::copy_storage(&other.machine.name, &other.text, &self.text, name)?;
         let mut machine = Machine::parse(&self.machine.name, &text)?;
         machine.name.clone_from(&self.machine.name);
         Ok(Self { machine, place: self.place.clone(), text, set: self.set.clone() })

@@ -1,5 +1,4 @@
-//! The strict parser: turns serde's errors into ones that name the file, the line, the key and the
-//! nearest valid key.
+//! The strict parser: its errors name the file, the line, the key and the nearest valid key.
 
 use std::ops::Range;
 

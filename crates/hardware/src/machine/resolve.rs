@@ -339,7 +339,7 @@ fn check_tlb(path: &str, level: &TlbLevel) -> std::result::Result<(), Contradict
     }
 }
 
-/// Check that a name is the size of a page.
+/// Check that `name` in `[fault.NAME]` is a page size.
 fn check_fault(name: &str) -> std::result::Result<(), Contradiction> {
     match Size::parse(name) {
         Ok(size) if size.bytes().is_power_of_two() && size.bytes() >= PAGE => Ok(()),

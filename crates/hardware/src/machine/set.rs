@@ -40,9 +40,9 @@ pub(super) fn apply(
     Ok((document.to_string(), paths))
 }
 
-/// Copy the section of the storage `name` from the text `from` of `machine` to the text
-/// `into`. If the storage is compressed memory, its files move to the first disk of `into`, if any.
-pub(super) fn take(machine: &str, from: &str, into: &str, name: &str) -> Result<String> {
+/// Copy the storage `name` from the text `from` of `machine` to the text `into`. If the storage is
+/// compressed memory, its `files` become the first disk of `into`, if any.
+pub(super) fn copy_storage(machine: &str, from: &str, into: &str, name: &str) -> Result<String> {
     let (from, mut into) = (parsed(machine, from)?, parsed(machine, into)?);
     let Some(section) = from.get("storage").and_then(|storages| storages.get(name)) else {
         let what = format!("has no storage {}", clip(name));
@@ -69,7 +69,7 @@ fn parsed(machine: &str, text: &str) -> Result<DocumentMut> {
     })
 }
 
-/// Full path of a key, including an omitted level, and its schema.
+/// Full path of a key, including an omitted level, and its schema (`rule`).
 fn resolve<'a>(
     schema: &'a Json,
     document: &Item,
@@ -132,7 +132,7 @@ fn resolve<'a>(
     Ok((path, rule))
 }
 
-/// The valid child keys and their schemas. Of a section with free names, the names in the file.
+/// The valid child keys and their schemas; in a section with free names, those in the file.
 fn children<'a>(schema: &'a Json, rule: &'a Json, item: Option<&Item>) -> Vec<(String, &'a Json)> {
     let listed = |properties: &'a Json| {
         properties

@@ -15,8 +15,8 @@ pub enum Found {
     Memory,
 }
 
-/// The age at eviction of each level, in references since the last use; `u64::MAX` until the level
-/// is full. By Che's approximation (Che, Tung and Wang, 2002), a line is in an LRU cache if and
+/// Age of a line at its eviction from each level, in references since its last use; `u64::MAX` until
+/// the level is full. By Che's approximation (Che, Tung and Wang, 2002), a line is in an LRU cache if and
 /// only if its age is lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ages(pub [u64; 3]);
@@ -41,15 +41,15 @@ impl Default for Ages {
     }
 }
 
-/// Evictions over which ages are averaged.
+/// Inverse weight of one eviction in the moving average of ages.
 const AVERAGED: i64 = 256;
 
-/// One cache; each set has the newest line first.
+/// One cache. Each set is in LRU order, most recently used first.
 #[derive(Clone, Debug)]
 struct Tags {
     sets: u64,
     ways: usize,
-    /// Line + 1, and the time of its last use; 0 if empty.
+    /// Line + 1 (0: empty), and its last use in references.
     lines: Vec<(u64, u64)>,
     eviction_age: u64,
 }
@@ -59,7 +59,7 @@ impl Tags {
         Self { sets, ways, lines: vec![(0, 0); sets as usize * ways], eviction_age: u64::MAX }
     }
 
-    /// Use a line. Returns whether it hits.
+    /// Access a line. Returns whether it hits.
     #[inline]
     fn access(&mut self, line: u64, now: u64) -> bool {
         let sets = self.sets;
@@ -130,11 +130,11 @@ pub struct Hierarchy {
     third: Option<Tags>,
     streams: Streams,
     now: u64,
-    /// Lines whose hash has one of these bits are not simulated.
+    /// Mask: only lines whose hash has none of these bits are simulated.
     skipped: u64,
 }
 
-/// [`Hierarchy::for_ages`] simulates one of this many lines, or of fewer if a level has fewer sets.
+/// Inverse sampling rate of [`Hierarchy::for_ages`], unless a level has fewer sets.
 const ONE_OF: u64 = 64;
 
 impl Hierarchy {
@@ -155,8 +155,8 @@ impl Hierarchy {
         }
     }
 
-    /// Empty caches that only estimate [`Ages`], from a sample of the lines in a sample of the sets;
-    /// [`Self::access`] finds every line in the first level.
+    /// Empty caches that only estimate [`Ages`], from a sample of lines in proportionally fewer sets;
+    /// [`Self::access`] always returns [`Found::First`].
     pub fn for_ages(caches: &Caches) -> Self {
         let Caches { instruction, data, second, third, line_bytes } = *caches;
         let levels = [Some(instruction), Some(data), Some(second), third];
@@ -173,7 +173,6 @@ impl Hierarchy {
         Self { skipped: one_of - 1, ..Self::new(&sampled) }
     }
 
-    /// Whether a line is not simulated.
     #[inline]
     fn skips(&self, line: u64) -> bool {
         line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & self.skipped != 0
@@ -189,7 +188,7 @@ impl Hierarchy {
         self.now
     }
 
-    /// A reference to a line.
+    /// Access a line by an instruction fetch or a data reference. Returns where it was found.
     #[inline]
     pub fn access(&mut self, line: u64, fetch: bool) -> Found {
         self.now += 1;
@@ -234,7 +233,6 @@ impl Hierarchy {
         }
     }
 
-    /// The current ages at eviction.
     pub fn ages(&self) -> Ages {
         let third = self.third.as_ref().map_or(0, |third| third.eviction_age);
         Ages([

@@ -1,9 +1,8 @@
 //! Overlap of misses: how long a thread waits for them.
 
-/// Misses within a window of instructions overlap: the thread waits for the longest one, and for
-/// the share of the others that depends on the previous miss. A trace does not contain dependences,
-/// so that this share is a parameter. Otherwise this is the interval model (Karkhanis and Smith,
-/// ISCA 2004).
+/// Misses within a window of instructions overlap, as in the interval model (Karkhanis and Smith, ISCA
+/// 2004): the thread waits for the longest one, and for the share of the others that depends on the
+/// previous miss. This share is a parameter, because a trace contains no dependences.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Overlap {
     /// Instructions before the first miss of the window.
@@ -35,7 +34,7 @@ impl Overlap {
         (self.longest, self.sum) = (0, 0);
     }
 
-    /// Total wait in nanoseconds, with this share of dependent misses.
+    /// Total wait in nanoseconds, with the share `dependent` (0 to 1) of dependent misses.
     pub fn ns(mut self, dependent: f64) -> f64 {
         self.close();
         (self.alone as f64 + dependent * self.others as f64) / 1e3

@@ -21,7 +21,7 @@ pub struct Caches {
 /// Latencies of lines, picoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latencies {
-    /// From the first level; [`Processor::instruction_ns`] includes the waits for these.
+    /// From the first level; included in [`Processor::instruction_ns`].
     pub first: u64,
     pub second: u64,
     /// From the third level; equals `memory` if there is none.
@@ -122,7 +122,7 @@ fn first_level(level: &TlbLevel) -> (usize, Option<usize>) {
 }
 
 impl Machine {
-    /// The processor of the machine. `nested` overrides the host's page size in the machine file.
+    /// The processor of the machine. `nested` overrides the host's page size, in bytes.
     ///
     /// # Errors
     /// Keys are missing (all are named), or no host has the page size.

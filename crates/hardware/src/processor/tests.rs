@@ -164,7 +164,6 @@ fn sequential_lines_are_prefetched() {
 
 const GIB: u64 = 1 << 30;
 
-/// Use a page once.
 fn access(translation: &mut Translation, place: u64, entry: Entry) -> Answer {
     let answer = translation.enter(place, entry, false);
     translation.leave(place, entry, false);

@@ -1,4 +1,5 @@
-//! Address translation: TLB look-ups, and the lines of the page table that walks read.
+//! Address translation: TLB look-ups, and the lines of the page table that walks read. Addresses are
+//! virtual byte addresses, in which callers may add an address-space number from bit 48 on.
 
 use nearfar_trace::hash::PageMap;
 
@@ -18,19 +19,18 @@ const LINE: u32 = 3;
 /// The number of a cache line of a page table. The top bit is set, unlike in lines of the program.
 pub type Line = u64;
 
-/// The line of the entry for the 2^`shift` bytes at `place`, of the guest's or the host's table.
-fn line(place: u64, shift: u32, host: bool) -> Line {
+/// The line of the entry for the 2^`shift` bytes at `addr`, of the guest's or the host's table.
+fn line(addr: u64, shift: u32, host: bool) -> Line {
     let table = u64::from(shift / 9) << 1 | u64::from(host);
-    1 << 63 | table << 58 | (place >> shift >> LINE) & ((1 << 58) - 1)
+    1 << 63 | table << 58 | (addr >> shift >> LINE) & ((1 << 58) - 1)
 }
 
-/// The lines of the entries for the 4 KiB page at `place`, of the guest's and the host's table.
-pub fn small_lines(place: u64) -> [Line; 2] {
-    [false, true].map(|host| line(place, SMALL, host))
+/// The lines of the entries for the 4 KiB page at `addr`, of the guest's and the host's table.
+pub fn small_lines(addr: u64) -> [Line; 2] {
+    [false, true].map(|host| line(addr, SMALL, host))
 }
 
-/// The line of the entry for a page of a device with its own mapping table below the page table:
-/// one level, 8 bytes per page.
+/// The line of the entry for `page` in a device's own mapping table: one level, 8 bytes per page.
 pub fn mapping_line(page: u32) -> Line {
     1 << 63 | 1 << 58 | u64::from(page) >> LINE
 }
@@ -40,18 +40,17 @@ pub fn mapping_line(page: u32) -> Line {
 pub struct Entry {
     /// log2 of the bytes that the entry covers.
     pub shift: u32,
-    /// Whether the page is large; the host may limit `shift`.
+    /// Whether the guest's page is large, even if the host limits `shift`.
     pub large: bool,
 }
 
 impl Entry {
-    /// The tag of the page at `place`.
-    fn tag(self, place: u64) -> u64 {
+    fn tag(self, addr: u64) -> u64 {
         // The low bits select the set; the size distinguishes pages of different sizes.
-        place >> self.shift | u64::from(self.shift) << 56
+        addr >> self.shift | u64::from(self.shift) << 56
     }
 
-    /// Whether the entry belongs into a buffer for large pages.
+    /// Whether the entry goes to the buffer for large pages.
     fn is_large(self) -> bool {
         self.large && self.shift >= LARGE
     }
@@ -68,8 +67,8 @@ pub enum Answer {
     Walk(usize, [Line; 6]),
 }
 
-/// A fully associative LRU first level in which callers pin the most recently used pages, which are
-/// never evicted.
+/// A fully associative LRU first level in which callers pin the most recently used pages: pinned pages
+/// are not evicted.
 #[derive(Clone, Debug)]
 struct First {
     slot_of: PageMap<u32>,
@@ -92,8 +91,8 @@ impl First {
     }
 
     /// Pin an entry. Returns whether it hits.
-    fn enter(&mut self, number: u64) -> bool {
-        if let Some(&slot) = self.slot_of.get(&number) {
+    fn enter(&mut self, tag: u64) -> bool {
+        if let Some(&slot) = self.slot_of.get(&tag) {
             let held = &mut self.held[slot as usize].1;
             if *held == 0 {
                 self.slots.remove(&mut self.unpinned, slot);
@@ -107,15 +106,15 @@ impl First {
             Some(oldest)
         });
         if let Some(slot) = slot {
-            self.held[slot as usize] = (number, 1);
-            self.slot_of.insert(number, slot);
+            self.held[slot as usize] = (tag, 1);
+            self.slot_of.insert(tag, slot);
         }
         false
     }
 
     /// Unpin an entry once. Unpinned, it becomes the newest in `unpinned`.
-    fn leave(&mut self, number: u64) {
-        let Some(&slot) = self.slot_of.get(&number) else { return };
+    fn leave(&mut self, tag: u64) {
+        let Some(&slot) = self.slot_of.get(&tag) else { return };
         let held = &mut self.held[slot as usize].1;
         *held -= 1;
         if *held == 0 {
@@ -123,8 +122,8 @@ impl First {
         }
     }
 
-    fn remove(&mut self, number: u64) {
-        let Some(slot) = self.slot_of.remove(&number) else { return };
+    fn remove(&mut self, tag: u64) {
+        let Some(slot) = self.slot_of.remove(&tag) else { return };
         if self.held[slot as usize].1 == 0 {
             self.slots.remove(&mut self.unpinned, slot);
         }
@@ -178,7 +177,7 @@ impl Directories {
 #[derive(Clone, Debug)]
 struct WalkCaches {
     directories: Directories,
-    /// Searched from the newest entry on, as the first entries nearly always hit.
+    /// Searched linearly, newest first: the first entries nearly always hit.
     upper: SetLru,
 }
 
@@ -188,17 +187,17 @@ impl WalkCaches {
         Self { directories: Directories::new(directories), upper: SetLru::new(upper, upper) }
     }
 
-    /// Pass the lines that a walk to the page at `place` reads to `read`, in order.
-    fn walk(&mut self, place: u64, large: bool, host: bool, mut read: impl FnMut(Line)) {
-        let upper = self.upper.access(place >> UPPER);
-        if large || !self.directories.access(place >> LARGE) {
+    /// Pass the lines that a walk to the page at `addr` reads to `read`, in order.
+    fn walk(&mut self, addr: u64, large: bool, host: bool, mut read: impl FnMut(Line)) {
+        let upper = self.upper.access(addr >> UPPER);
+        if large || !self.directories.access(addr >> LARGE) {
             if !upper {
-                read(line(place, UPPER, host));
+                read(line(addr, UPPER, host));
             }
-            read(line(place, LARGE, host));
+            read(line(addr, LARGE, host));
         }
         if !large {
-            read(line(place, SMALL, host));
+            read(line(addr, SMALL, host));
         }
     }
 }
@@ -212,24 +211,24 @@ pub struct Walker {
 }
 
 impl Walker {
-    /// Create empty caches with these numbers of entries for 2 MiB and 1 GiB. With `host_shift`,
-    /// walks are two-dimensional: see [`Translation::new`].
+    /// Create empty caches of `directories` entries (2 MiB each) and `upper` entries (1 GiB each). With
+    /// `host_shift`, walks are two-dimensional: see [`Translation::new`].
     pub fn new(directories: usize, upper: usize, host_shift: Option<u32>) -> Self {
         let caches = || WalkCaches::new(directories, upper);
         Self { guest: caches(), host: host_shift.map(|shift| (shift, caches())) }
     }
 
-    /// Walk to the page at `place`. Returns the number of lines read in sequence, and an array that
+    /// Walk to the page at `addr`. Returns the number of lines read in sequence, and an array that
     /// starts with them.
-    pub fn walk(&mut self, place: u64, large: bool) -> (usize, [Line; 6]) {
+    pub fn walk(&mut self, addr: u64, large: bool) -> (usize, [Line; 6]) {
         let (mut lines, mut count) = ([0; 6], 0);
         let mut read = |line: Line| {
             lines[count] = line;
             count += 1;
         };
-        self.guest.walk(place, large, false, &mut read);
+        self.guest.walk(addr, large, false, &mut read);
         if let Some((shift, caches)) = &mut self.host {
-            caches.walk(place, *shift >= LARGE, true, &mut read);
+            caches.walk(addr, *shift >= LARGE, true, &mut read);
         }
         (count, lines)
     }
@@ -272,10 +271,10 @@ impl Translation {
         first.of(entry.is_large())
     }
 
-    /// Look up the page at `place`, and pin it until [`Translation::leave`]. Callers unpin pages in the
+    /// Look up the page at `addr`, and pin it until [`Translation::leave`]. Callers unpin pages in the
     /// order of their last uses, and never pin more pages than there are entries.
-    pub fn enter(&mut self, place: u64, entry: Entry, fetch: bool) -> Answer {
-        let tag = entry.tag(place);
+    pub fn enter(&mut self, addr: u64, entry: Entry, fetch: bool) -> Answer {
+        let tag = entry.tag(addr);
         if self.first(entry, fetch).enter(tag) {
             return Answer::First;
         }
@@ -283,18 +282,18 @@ impl Translation {
         if second.is_some_and(|second| second.access(tag)) {
             return Answer::Second;
         }
-        let (count, lines) = self.walker.walk(place, entry.large);
+        let (count, lines) = self.walker.walk(addr, entry.large);
         Answer::Walk(count, lines)
     }
 
-    /// Unpin a page.
-    pub fn leave(&mut self, place: u64, entry: Entry, fetch: bool) {
-        self.first(entry, fetch).leave(entry.tag(place));
+    /// Unpin a page once.
+    pub fn leave(&mut self, addr: u64, entry: Entry, fetch: bool) {
+        self.first(entry, fetch).leave(entry.tag(addr));
     }
 
     /// Invalidate the translation of a page, which must not be pinned.
-    pub fn remove(&mut self, place: u64, entry: Entry) {
-        let (tag, large) = (entry.tag(place), entry.is_large());
+    pub fn remove(&mut self, addr: u64, entry: Entry) {
+        let (tag, large) = (entry.tag(addr), entry.is_large());
         self.instruction.of(large).remove(tag);
         self.data.of(large).remove(tag);
         if let Some(second) = &mut self.second {

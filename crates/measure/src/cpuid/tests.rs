@@ -126,7 +126,7 @@ fn recorded_processors_are_decoded() {
     assert_eq!(decoded(GENOA).vendor, "AuthenticAMD");
 }
 
-/// A hypervisor may leave leaves out, or fill them with zeros.
+/// A hypervisor may omit leaves, or fill them with zeros.
 #[test]
 fn missing_leaves_have_no_values() {
     assert_eq!(decode(&Leaves::new()), None);

@@ -8,7 +8,7 @@ const MAX_STEPS: u64 = 4096;
 /// 100 % in millionths of a percent, the resolution of relative memory sizes.
 const HUNDRED_PERCENT: u64 = 100_000_000;
 
-/// A memory size, as given.
+/// A memory size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MemorySize {
     /// A share of a program's footprint in 4 KiB pages, above 0.
@@ -54,8 +54,7 @@ pub fn parse_nanoseconds(text: &str) -> Result<u64, String> {
 pub fn parse_share(text: &str) -> Option<f64> {
     let text = text.trim();
     let share = match text.strip_suffix('%').map(str::trim_end) {
-        // Parsed with an exponent, because a division would round twice; divided if the number has one
-        // already.
+        // `60%` is parsed as `60e-2`, because a division would round twice. `1e-3%` must be divided.
         Some(number) => format!("{number}e-2")
             .parse()
             .or_else(|_| number.parse().map(|number: f64| number / 100.0)),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fault, MAX_SIZE, SIZE, TIME, Units, scaled, shown, split};
 
-/// Texts about a type of values for error messages.
+/// Texts for error messages about values of a type.
 pub trait Value {
     /// What is measured: "a time", "a size", ...
     const WHAT: &'static str;

@@ -3,8 +3,8 @@
 use super::Victims;
 use crate::list::{Links, List};
 
-/// A list of blocks for each number of valid pages. Operations take constant time, except the search
-/// for the first list that is not empty, which starts at a lower bound (`least`).
+/// A list of blocks for each number of valid pages. `least` is a lower bound of the first list that is
+/// not empty.
 #[derive(Debug)]
 pub struct Greedy {
     lists: Vec<List>,
@@ -13,7 +13,7 @@ pub struct Greedy {
 }
 
 impl Greedy {
-    /// No candidates yet, for `blocks` blocks with `pages` pages each.
+    /// Empty, for `blocks` blocks with `pages` pages each.
     pub fn new(blocks: u32, pages: u32) -> Self {
         Self {
             lists: vec![List::default(); pages as usize + 1],

@@ -1,17 +1,18 @@
-//! Selects a full block uniformly at random: a baseline whose write amplification is known exactly.
+//! Selects a full block uniformly at random. Its write amplification is known: (1 + OP) / OP for
+//! spare space of OP times the user capacity.
 
 use nearfar_trace::generate::rng::Rng;
 
 use super::Victims;
 
-/// Full blocks, unordered. As in the theory, a draw may return a block whose pages are all valid and
-/// whose collection frees nothing. After as many consecutive such draws as there are blocks, a block
-/// with an invalid page is selected, so that collection ends.
+/// Full blocks, unordered. A draw may return a block whose pages are all valid, which frees nothing.
+/// After as many such draws in a row as there are blocks, the first block with an invalid page is
+/// selected, so that collection ends.
 #[derive(Debug)]
 pub struct Random {
     bag: Vec<u32>,
     valid: Vec<u32>,
-    /// Number of blocks with an invalid page: 0 if collection cannot free anything.
+    /// Number of blocks with an invalid page.
     useful: u32,
     pages: u32,
     /// Consecutive draws that freed nothing.
@@ -20,7 +21,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// No candidates yet, for `blocks` blocks with `pages` pages each; `seed` determines the draws.
+    /// Empty, for `blocks` blocks with `pages` pages each; `seed` determines the draws.
     pub fn new(blocks: u32, pages: u32, seed: u64) -> Self {
         Self {
             bag: Vec::with_capacity(blocks as usize),
