@@ -287,8 +287,8 @@ pub enum StorageDevice {
     Zram(Compressed),
 }
 
-/// Compressed memory for swapped pages only. With the zram of another machine, files stay on the machine's
-/// own disk.
+/// Compressed memory for swapped pages only. Files use the disk `files`; a machine that takes over the zram
+/// of another keeps its own disk for them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Compressed {
@@ -344,7 +344,7 @@ pub struct Multiple {
     pub unit: Sourced<Size>,
 }
 
-/// Which of the two definitions an over-provisioning figure follows, of total T and user space U.
+/// Definition of over-provisioning, from total pages T and user pages U.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OverProvisioning {
     /// (T - U) / T.
@@ -393,7 +393,7 @@ pub struct Flash {
     pub program: Sourced<Time>,
     /// Erase one block.
     pub erase: Sourced<Time>,
-    /// Rate of a channel; transfers are free when left out.
+    /// Bandwidth of a channel; transfers take no time when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel_bandwidth: Option<Sourced<Bandwidth>>,
     /// Spare space.
@@ -464,7 +464,7 @@ pub struct Cost {
     /// waits its turn when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wakeup_granularity: Option<Sourced<Time>>,
-    /// How long a thread runs while others are ready; until it blocks when left out.
+    /// Maximum time that a thread runs while others are ready; unlimited when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_slice: Option<Sourced<Time>>,
 }
