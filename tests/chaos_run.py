@@ -137,7 +137,7 @@ class Round:
         """Check the reports, standard error and exit code; returns how the run ended."""
         said = self.said.read_text(errors="replace") if self.said.exists() else ""
         reports = ends.Reports.of(self.results)
-        reasons = ends.reasons(said)
+        reasons = ends.without_summary(said)
         lost = reports.lost()
         if reports.wrong:
             raise Broken(f"read wrong: {reports.wrong}; lost {lost}; {reasons}")

@@ -80,11 +80,11 @@ class Ended:
     reports: Reports
 
     def reasons(self) -> list[str]:
-        return reasons(self.said)
+        return without_summary(self.said)
 
 
-def reasons(said: str) -> list[str]:
-    """The lines of standard error that are no summary, such as why a process was ended."""
+def without_summary(said: str) -> list[str]:
+    """The lines of standard error but nearfar's summary, such as why a process was killed."""
     return [line for line in said.splitlines() if line and not SUMMARY.match(line)]
 
 

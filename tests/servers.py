@@ -40,7 +40,7 @@ class Server:
         hang = not ends.drained(self.reader)
         code = self.launcher.wait(timeout=HANG)
         self.said.seek(0)
-        reasons = ends.reasons(self.said.read())
+        reasons = ends.without_summary(self.said.read())
         assert not hang, f"processes run on; standard error: {reasons}"
         return code, reasons
 

@@ -1,4 +1,4 @@
-"""``nearfar run`` kills no healthy program. One that lost its manager is killed, with a reason.
+"""``nearfar run`` kills no healthy program. One whose manager ended is killed, with a reason.
 
 Exit code and output of ``healthy.c`` must be the same with and without nearfar.
 """
@@ -63,9 +63,7 @@ def check_same(program: Path, kind: str, number: int, options: str, folder: Path
     # After a signal, the exit code of a shell.
     code = alone.returncode if alone.returncode >= 0 else 128 - alone.returncode
     assert (below.returncode, below.stdout) == (code, alone.stdout), below.stderr
-    # Besides nearfar's summary, standard error must be that of the program.
-    reasons = ends.reasons(below.stderr)
-    assert "".join(f"{line}\n" for line in reasons) == alone.stderr
+    assert "".join(f"{line}\n" for line in ends.without_summary(below.stderr)) == alone.stderr
 
 
 @needs_userfaultfd
@@ -95,7 +93,7 @@ class Running:
     launcher: subprocess.Popen[str]
 
     def own(self, kind: str) -> tuple[int, int]:
-        """Ids of process and thread of nearfar's own thread of this kind; skips without one."""
+        """Process and thread id of nearfar's manager or keeper; skips the test if there is none."""
         for pid in children(self.launcher.pid):
             for found, task in ends.own(pid):
                 if found == kind:
@@ -110,7 +108,7 @@ class Running:
         while any(map(alive, processes)):
             assert time.monotonic() < end, "processes run on"
             time.sleep(0.01)
-        return self.launcher.returncode, out, ends.reasons(err)
+        return self.launcher.returncode, out, ends.without_summary(err)
 
 
 @pytest.fixture
@@ -138,9 +136,9 @@ def running(program: Path) -> Iterator[Running]:
 def test_a_program_that_lost_its_manager_is_killed_with_a_reason(
     kind: str, way: str, running: Running
 ) -> None:
-    """The loss of the keeper, which keeps the manager's descriptors open, may do no harm.
+    """A program may survive the keeper, which keeps the manager's descriptors open.
 
-    Then the manager is killed as well.
+    If it does, the manager is killed as well.
     """
     process, task = running.own(kind)
     if way == "ended":

@@ -10,6 +10,7 @@ from measure import Row, row
 
 NAME = "ssd"
 SUMMARY = "the ssd study on pigz, and flash commands of a drive under constant garbage collection"
+#: Settings of `--epf`: for which faults on pages in flash the thread sleeps.
 POLICIES = ("none", "all", "smart:50us")
 #: MQSim (CMU-SAFARI/MQSim@7ec40e3), measured once on one core of a similar machine: its three
 #: sample workloads, and a small geometry on which it collects garbage.
@@ -24,7 +25,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     else:
         inputs.remarks.append("pigz or QEMU is not installed: the capture of gzip replaces pigz's")
     more = ["--rounds", str(rounds)]
-    found = inputs.measure("ssd", trace, *more, "--epf", ",".join(POLICIES), cores=1)
+    found = inputs.measure("ssd", trace, *more, "--share", "0.7", "--epf", ",".join(POLICIES), cores=1)
     rows = []
     for policy, cell in zip(POLICIES, found["rows"], strict=True):
         seconds = found["policies"][policy]["cpu_seconds"]
@@ -35,7 +36,8 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
                 f"{cell['embedded_faults']:,} embedded page faults; decoding included")
         )  # fmt: skip
     requests = 100_000 if quick else 1_000_000
-    flash = inputs.measure("flash", Path("-"), *more, "--writes", str(requests), cores=1)
+    # The case `flash` reads no trace.
+    flash = inputs.measure("flash", Path("-"), *more, "--requests", str(requests), cores=1)
     seconds = flash["work"]["cpu_seconds"]
     note = f"{flash['collections']:,} collections, WA {flash['write_amplification']:.2f}; {MQSIM}"
     rows += [

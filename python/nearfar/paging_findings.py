@@ -143,7 +143,7 @@ def best_pages(result: PagingResult) -> dict[tuple[Memory, str], Best]:
     groups: dict[tuple[Memory, str], list[declared.Row]] = {}
     for row in result.rows:
         groups.setdefault((memory_of(row), row["storage"]), []).append(row)
-    whole = counts_whole(result.run)
+    whole = counts_whole(result.run)  # time before memory is full counts too
     return {
         (memory, storage): Best(
             **vars(choose(rows, whole=whole)), memory=memory, storage=storage, rows=rows

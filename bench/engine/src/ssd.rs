@@ -18,7 +18,7 @@ use crate::arguments::Arguments;
 use crate::measure::Rounds;
 
 pub const OPTIONS: &[&str] = &["--rounds", "--share", "--epf"];
-pub const FLASH_OPTIONS: &[&str] = &["--rounds", "--writes"];
+pub const FLASH_OPTIONS: &[&str] = &["--rounds", "--requests"];
 
 /// State of the drive before the study.
 const USED: Precondition =
@@ -56,13 +56,13 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     }))
 }
 
-/// Simulate `--writes` requests for random pages, a third of them reads, on a full drive: address
+/// Simulate `--requests` requests for random pages, a third of them reads, on a full drive: address
 /// translation, garbage collection, and the time of each command on its die. The trace is not used.
 pub fn flash(arguments: &Arguments) -> Result<Value> {
     let machine = umd()?;
     let geometry = Geometry::new(&machine)?;
     let times = Times::new(&machine)?;
-    let requests: u64 = arguments.option("--writes")?.unwrap_or(1_000_000);
+    let requests: u64 = arguments.option("--requests")?.unwrap_or(1_000_000);
     let mut work = Rounds::default();
     let mut answer = json!({});
     for _ in 0..arguments.rounds()? {

@@ -43,10 +43,10 @@ Out = Annotated[
 ]
 
 
-def check_format(output_format: str, instead: str = ", or use -o FOLDER") -> None:
-    """Refuse binary output to a terminal, before the work; ``instead`` ends the message."""
+def check_format(output_format: str, hint: str = ", or use -o FOLDER") -> None:
+    """Refuse binary output to a terminal, before the work; ``hint`` ends the message."""
     if output_format == "parquet" and sys.stdout.isatty():
-        raise NearfarError(f"--format parquet: not to a terminal; redirect it{instead}")
+        raise NearfarError(f"--format parquet: not to a terminal; redirect it{hint}")
 
 
 def check_outputs(out: Path | None, force: bool, html: Path | None = None) -> None:

@@ -71,7 +71,7 @@ def run(
     if out is not None:
         check_output(out, force=force)
     plain = output_format == "table"
-    check_format(output_format, instead=", or use -o FILE")
+    check_format(output_format, hint=", or use -o FILE")
 
     def show(done: int, runs: int) -> None:
         if runs > 1 and watched():

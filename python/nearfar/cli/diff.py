@@ -37,7 +37,7 @@ def run(
     from nearfar.advise.fleet import share
     from nearfar.diff import diff
 
-    check_format(output_format, instead="")
+    check_format(output_format, hint="")
     threshold = None if fail_above is None else share(fail_above, "--fail-above")
     found = diff(a, b, **options)
 

@@ -42,7 +42,7 @@ def run(
     from nearfar.cli._progress import progress, records_of_run
     from nearfar.explain import explain
 
-    check_format(output_format, instead="")
+    check_format(output_format, hint="")
     check_outputs(None, force, html)
     with progress(f"explain {run}", records_of_run(run)) as on_progress:
         found = explain(run, progress=on_progress, **options)

@@ -49,7 +49,7 @@ def run(
     """Fit models to measured TLB miss rates and page fault rates, and choose a page size."""
     from nearfar.fit import fit_csv
 
-    check_format(output_format, instead="")
+    check_format(output_format, hint="")
     if storage is not None and machine is None:
         raise NearfarError("--storage: needs --machine; name the machine of the storage")
     fits = fit_csv(csv, **options)

@@ -44,7 +44,7 @@ def run(
     import nearfar.info as study
     from nearfar.cli._progress import progress, records
 
-    check_format(output_format, instead="")
+    check_format(output_format, hint="")
     check_outputs(None, force, html)
     with progress(f"reading {trace}", records(trace, options)) as on_progress:
         found = study.info(trace, heatmap=html is not None, progress=on_progress, **options)
@@ -66,7 +66,7 @@ def _heat(path: Path, output_format: str, options: declared.Options, html: Path 
     from nearfar.errors import NearfarError
     from nearfar.heat import heat
 
-    check_format(output_format, instead="")
+    check_format(output_format, hint="")
     defaults = {option.name: option.default for option in declared.OPTIONS}
     wrong = [name for name, value in options.items() if value != defaults[name]]
     if html is not None or wrong:

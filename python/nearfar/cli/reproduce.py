@@ -43,7 +43,7 @@ def run(
     from nearfar.cli._progress import progress
     from nearfar.reproduce import everything, names, reproduce
 
-    check_format(output_format, instead="")
+    check_format(output_format, hint="")
     check_outputs(None, force, html)
     if (study is None) is not all_studies:
         raise NearfarError(

@@ -50,7 +50,7 @@ def run(
     """Run a study over a grid of parameters; a rerun continues where it stopped."""
     import nearfar.sweep as sweeps
 
-    check_format(output_format, instead=", or read the dataset in the folder")
+    check_format(output_format, hint=", or read the dataset in the folder")
     if dry_run:
         _print_estimate(sweeps.estimate(study, out, force=force, **options), output_format)
         return 0

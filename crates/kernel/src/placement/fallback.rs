@@ -6,9 +6,9 @@ const CPU_PENALTY: u64 = 1;
 /// Larger than any load, so that load only decides between equal distances.
 const MAX_NODES: u64 = 1024;
 
-/// The fallback order of every node, by node number: the nodes `with_memory` from near to far. Ties
-/// go to nodes numbered above the starting node, then to nodes with a lower load: the number of
-/// earlier orders with the node first at its distance.
+/// The fallback order of every node, by node number: the nodes `with_memory` from near to far. Nodes
+/// numbered below the starting node count as 1 farther. Ties go to the node with the lowest load: the
+/// number of earlier orders in which it is the first of its distance.
 ///
 /// `cores` count only with `hot_added` memory: Linux then rebuilds the orders. At boot it builds them
 /// before it counts processors.
