@@ -254,7 +254,9 @@ def test_the_page_fits_a_telephone(nearfar: Run, tmp_path: Path) -> None:
             assert page.evaluate("document.documentElement.scrollWidth") == width
             # Figures have labels in words, and the table can be focused by keyboard.
             label = page.get_attribute("figure svg[aria-label*=pmem4]", "aria-label")
-            assert "pmem4, 757 GiB: 10.6 % filled" in label and "dram0, 96 GiB: not available" in label
+            assert (
+                "pmem4, 757 GiB: 10.6 % filled" in label and "dram0, 96 GiB: not available" in label
+            )
             reached = []
             for _ in range(2):
                 page.keyboard.press("Tab")

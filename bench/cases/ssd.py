@@ -25,7 +25,9 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     else:
         inputs.remarks.append("pigz or QEMU is not installed: the capture of gzip replaces pigz's")
     more = ["--rounds", str(rounds)]
-    found = inputs.measure("ssd", trace, *more, "--share", "0.7", "--epf", ",".join(POLICIES), cores=1)
+    found = inputs.measure(
+        "ssd", trace, *more, "--share", "0.7", "--epf", ",".join(POLICIES), cores=1
+    )
     rows = []
     for policy, cell in zip(POLICIES, found["rows"], strict=True):
         seconds = found["policies"][policy]["cpu_seconds"]
