@@ -120,7 +120,7 @@ test-python:
 	$(STEP) 'Python tests' $(PYTEST)
 
 # Without the bench, and so without compiling libraries that only the bench needs.
-RUST_TESTS := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/rustc.sh cargo test $(CHECKED) --locked --workspace --exclude nearfar-bench --quiet
+RUST_TESTS := env RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/rustc.sh cargo test $(CHECKED) --locked --workspace --exclude nearfar-bench --quiet
 
 # Some tests wait, so one process more than processors; at most four, to limit memory. Tests start nearfar
 # a thousand times, so Python modules are compiled once, even if the container forbids that.
