@@ -113,7 +113,7 @@ def test_a_recording_that_never_began_is_incomplete(
 ) -> None:
     program, trace = build("int main(void) { return 0; }"), tmp_path / "never.trace"
     done = nearfar("--start-after", "1h", "-o", trace, "--", program)
-    why = "the program ended before recording began (1h after the program)"
+    why = "the program ended before recording began (1h after the program's start)"
     assert done.returncode == 1 and why in done.stderr
     found = info(trace)
     assert found["records"] == 0 and why in found["incomplete_reason"]

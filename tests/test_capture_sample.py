@@ -276,7 +276,7 @@ def test_a_sample_gives_a_programs_memory_size(program: Path, tmp_path: Path) ->
         assert 0 < least < whole_ns
     low, high = row["fault_rate_low"], row["fault_rate_high"]
     assert low is not None and high is not None and low <= of["fault_rate"] <= high
-    assert sum("times are at least those" in line for line in warnings(got)) == 1
+    assert sum("times are lower bounds" in line for line in warnings(got)) == 1
 
     given: Any = {"machine": "nvme", "swap": "zram"}
     full, row = (sizes.size(one, **given).rows[0] for one in (whole, taken))
@@ -285,7 +285,7 @@ def test_a_sample_gives_a_programs_memory_size(program: Path, tmp_path: Path) ->
     assert full["peak_bytes"] - bloat == row["peak_bytes"]
     assert full["memory_bytes"] - bloat <= row["memory_bytes"] <= row["peak_bytes"]
     assert row["advised_page_bytes"] == 4096
-    assert "a sample of them does not show" in row["page_why"]
+    assert "a sample of 4 KiB pages does not show" in row["page_why"]
     assert "an upper bound, from a sample of 40 % of the pages" in row["risk"]
     with pytest.raises(NearfarError, match="--thp: .* a sample of the pages"):
         sizes.size(taken, **given, thp=True)
@@ -359,10 +359,10 @@ def test_every_thread_is_sampled(build: Callable[..., Path], program: Path, tmp_
 
 def test_studies_that_need_every_reference_refuse(program: Path, tmp_path: Path) -> None:
     taken = capture.run([program, "9000"], tmp_path / "t.trace", sample=0.4).path
-    needs = "holds 40 % of the pages, and this needs every reference; capture without --sample"
+    needs = "holds 40 % of the pages, but this command needs every reference; capture without --"
     with pytest.raises(NearfarError, match=needs):
         tiering(taken)
-    with pytest.raises(NearfarError, match="a sample of the pages, and this needs every"):
+    with pytest.raises(NearfarError, match="a sample of the pages, but this command needs every"):
         devices(taken, machine="nvme")
     with pytest.raises(NearfarError, match="40 % of the 4 KiB pages, and advice compares page"):
         advise(taken, view="paper", machine="nvme", storage=["zram"])

@@ -128,7 +128,7 @@ def test_help_has_every_option(nearfar: Run, command: str) -> None:
 def test_help_lists_the_names_of_a_registry(nearfar: Run) -> None:
     help_text = " ".join(nearfar("paging", "--help").stdout.split())
     names = ", ".join(name for name, _ in SCHEMA["registries"]["replacement"])
-    assert f"Page replacement. One of: {names}." in help_text
+    assert f"Page replacement policy. One of: {names}." in help_text
 
 
 def test_a_command_line_repeats_options_that_are_not_defaults() -> None:

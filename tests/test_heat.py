@@ -107,7 +107,7 @@ def test_a_record_is_imported_and_shown_by_the_command_line(
         (b"[{", "damaged"),
         (b'[{"target_id": 1, "snapshots": [{}]}]', "an entry that damo never writes"),
         ((CORPUS / "json").read_bytes().replace(b'"131,072"', b'"1"'), "impossible values"),
-        (b"base_time_absolute: 1 s\nwhat\n", "line 2: not of `damo report raw`"),
+        (b"base_time_absolute: 1 s\nwhat\n", "line 2: not a line of `damo report raw`"),
     ],
     ids=range(8),
 )

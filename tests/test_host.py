@@ -61,7 +61,8 @@ def test_each_machine_of_a_fleet_is_a_host_and_rows_without_a_fleet_are_none() -
         ("b", 1, 0),
     ]
     assert found[0].sentence == (
-        "2 VMs with 2 GiB of memory for programs (--set-memory adds their systems), of the host's "
+        "2 VMs with 2 GiB of memory for programs (--set-memory adds memory for their "
+        "systems), of the host's "
         "4 GiB."
     )
     assert found[1].sentence.startswith("1 VM with ")

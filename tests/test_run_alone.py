@@ -1,4 +1,4 @@
-"""``nearfar run --alone``: the program runs bare first, to measure its time and peak memory."""
+"""``nearfar run --alone``: measures time and peak memory of the program without nearfar first."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_slowdown_is_printed_and_recorded(nearfar: Run, tmp_path: Path) -> N
     done = nearfar("run", "--fast", "4M", "--alone", "-o", out, "--", *program)
     assert (done.returncode, done.stdout) == (0, "50000\n"), done.stderr
     first, second, *_ = done.stderr.splitlines()
-    says = "nearfar: --alone: running the program bare first; its output is discarded"
+    says = "nearfar: --alone: running the program without nearfar first; its output is discarded"
     assert first == says and "x as long as without nearfar (" in second
     run = json.loads((out / "run.json").read_text())
     assert run["command"].startswith("nearfar run --fast 4M --alone -- sh -c ")
@@ -128,7 +128,7 @@ def test_a_share_is_of_the_peak_of_the_bare_program(
     code = "import time; held = b'x' * (40 << 20); time.sleep(1); print('done')"
     done = nearfar("run", "--fast", "50%", "-o", out, "--", sys.executable, "-c", code)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-    assert done.stderr.startswith("nearfar: --fast 50%: running the program bare first;")
+    assert done.stderr.startswith("nearfar: --fast 50%: running the program without nearfar first;")
     (row,) = open_run(out).result.table.to_pylist()
     assert row["alone_bytes"] > 40 * MIB
     assert 0 <= 2 * row["budget_bytes"] - row["alone_bytes"] <= 2 * 4096
@@ -137,7 +137,9 @@ def test_a_share_is_of_the_peak_of_the_bare_program(
     # Runs with different exit codes have no slowdown.
     words = ["sh", "-c", 'exec "$@"', "sh", sys.executable, "-c", COUNTS, "x"]
     done = nearfar("run", "--fast", "200M", "--alone", "--", *words)
-    assert done.returncode == 2 and " s with exit code 1. " in done.stderr, done.stderr
+    assert done.returncode == 2 and " s without nearfar, with exit code 1. " in done.stderr, (
+        done.stderr
+    )
 
 
 @pytest.mark.parametrize(("words", "says"), [

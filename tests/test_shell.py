@@ -114,8 +114,8 @@ def test_run_with_a_process_id_names_watch(flag: str, nearfar: Run) -> None:
     done = nearfar("run", flag, "12")
     assert done.returncode == 2
     assert done.stderr == (
-        f"nearfar: error: {flag}: no such option; run starts a program; `nearfar watch PID` shows "
-        "one that it runs\n"
+        f"nearfar: error: {flag}: no such option; run starts a program; to see a running "
+        "`nearfar run`, use `nearfar watch PID`\n"
     )
 
 
@@ -185,7 +185,7 @@ def test_capture_says_that_it_cannot_attach(nearfar: Run, tmp_path: Path) -> Non
 
 def test_help_keeps_text_in_brackets(nearfar: Run) -> None:
     printed = " ".join(nearfar("numa", "pair", "--help").stdout.split())
-    assert "DRAM in front of the node. [default: the machine's]" in printed
+    assert "in front of the node's memory. [default: the machine's]" in printed
 
 
 #: Examples that are not run here, by their first words, and why.

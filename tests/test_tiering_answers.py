@@ -74,7 +74,10 @@ def study(times: Mapping[float | None, Times], phase: str = "round-4", **run: An
             "3.1) as fast as none (round-4, 2 seeds: mean, min to max).",
         ),
         ({"ssp": [100]}, "ssp alone was run: nothing to compare it with."),
-        ({"oracle": [100]}, "Only `oracle`, a bound, was run: no policy to compare."),
+        (
+            {"oracle": [100]},
+            "Only `oracle`, a bound that knows future references, was run: no policy to compare.",
+        ),
     ],
 )  # fmt: skip
 def test_the_first_answer_names_the_fastest_policy(times: Times, sentence: str) -> None:
@@ -208,7 +211,7 @@ def test_the_command_warns_of_small_programs_in_every_format(nearfar: Run) -> No
     assert len(json.loads(done.stdout)["rows"]) == 4
     done = nearfar(*words, "--copies", "40")
     assert done.stdout.startswith("With 50 % of its memory fast, ")
-    assert "times as long as with " in done.stdout and done.stderr == ""
+    assert "time as a multiple of that with " in done.stdout and done.stderr == ""
 
 
 def test_the_page_begins_with_the_curve(copies: TieringResult, tmp_path: Path) -> None:

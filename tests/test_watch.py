@@ -301,7 +301,9 @@ def test_wrong_targets_and_options_are_refused() -> None:
         watch(own, budget="200%")
     with pytest.raises(NearfarError, match="--method: no method 'acessed'.*accessed"):
         watch(own, method="acessed")
-    with pytest.raises(NearfarError, match="--method squeeze: it squeezes a control group"):
+    with pytest.raises(
+        NearfarError, match="--method squeeze: it reclaims memory of a control group"
+    ):
         watch(own, method="squeeze")
     with pytest.raises(NearfarError, match="--confirm: "):
         watch(own, confirm=True)  # not alone in its group, or it is of version 1
@@ -499,7 +501,7 @@ def test_a_program_is_started(nearfar: Run, hot: Path) -> None:
     ("words", "says"),
     [
         (["redis"], "'redis' is not a process; give its number"),
-        (["1", "--cgroup", "/x"], "give a PID, --cgroup, --unit, --container or -- COMMAND"),
+        (["1", "--cgroup", "/x"], "give one of: a PID, --cgroup, --unit, --container, -- COMMAND"),
         (["--", "no-such-program"], "no-such-program: no such program"),
         (["1", "--emit", "qemu"], "has no emitter 'qemu'"),
         (["1", "--for", "x"], "--for"),
@@ -642,7 +644,7 @@ def test_metrics_replace_only_metrics(nearfar: Run, tmp_path: Path) -> None:
     other.write_text("my_metric 1\n")
     done = nearfar("watch", "1", "--prometheus", other)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "exists, and is not of `nearfar watch`" in done.stderr
+    assert "exists, and was not written by `nearfar watch`" in done.stderr
     assert other.read_text() == "my_metric 1\n"
 
 
@@ -731,7 +733,9 @@ def test_methods_on_a_kernel_that_has_them(hot: Path) -> None:
     assert said["shared"] == "True None"
     assert said["stopped"] == "--container web: it does not run"
     assert said["many"] == "31 True True"
-    assert said["sharing"].startswith("the process shares its control group; give --cgroup")
+    assert said["sharing"].startswith(
+        "the process shares its control group with others; give --cgroup"
+    )
     assert said["empty"] == "--cgroup empty: has no process"
     assert said["kernel"].startswith("2: `kthreadd` is a kernel thread")
     assert said["root"].startswith(

@@ -139,7 +139,7 @@ def run(
     user_vm = options.get("vm") or (None if image else options.get("kernel"))
     if user_vm and words:
         why = "no COMMAND is possible with your own disk image; the image decides what runs"
-        raise NearfarError(f"--vm: {why}; leave it out, or give --vm-image alone")
+        raise NearfarError(f"--vm: {why}; leave COMMAND out, or use --vm-image instead")
     if not words and not user_vm:
         raise NearfarError("command: is empty; put the program after `--`")
     path = Path(output) if output is not None else default_output([*words, user_vm or ""])

@@ -232,7 +232,7 @@ def _from_report(path: Path, text: str) -> Iterator[Snapshot]:
                 regions = []
         except (KeyError, OverflowError, ValueError):
             raise NearfarError(
-                f"{path}: line {number}: not of `damo report raw`; write it again"
+                f"{path}: line {number}: not a line of `damo report raw`; write the report again"
             ) from None
 
 

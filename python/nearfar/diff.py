@@ -42,8 +42,8 @@ OPTIONS: Final = (
     Option(
         "metric",
         "str | Sequence[str] | None",
-        "Metrics of the study, separated by commas.",
-        shown="its first",
+        "Metrics to compare, separated by commas.",
+        shown="the study's first metric",
         metavar="NAMES",
     ),
 )
@@ -52,17 +52,19 @@ OPTIONS: Final = (
 TABLES: Final = {
     "rows": Rows(
         columns=(
-            Column("metric", "string", False, "", "The number compared."),
-            Column("pairs", "int64", False, "", "Seeds that both runs have."),
-            Column("a", "double", False, "", "Mean of the first run.", "A"),
-            Column("b", "double", False, "", "Mean of the second run.", "B"),
+            Column("metric", "string", False, "", "Name of the compared metric."),
+            Column("pairs", "int64", False, "", "Number of seeds that both runs have."),
+            Column("a", "double", False, "", "Mean of the metric in the first run.", "A"),
+            Column("b", "double", False, "", "Mean of the metric in the second run.", "B"),
             Column("difference", "double", False, "", "Mean of b - a."),
             Column("relative", "double", True, "of a", "`difference` as a share of a; null if a is "
                    "0.", "change"),
             Column("low", "double", True, "of a", "Lower end of the 95 % interval of `relative` "
                    "over seeds; null for one seed.", "95 % interval"),
-            Column("high", "double", True, "of a", "Its upper end."),
-            Column("verdict", "string", False, "", "`better`, `worse` or `unchanged`."),
+            Column("high", "double", True, "of a", "Upper end of the 95 % interval of `relative` "
+                                                   "over seeds; null for one seed."),
+            Column("verdict", "string", False, "", "The second run against the first: `better`, "
+                                                   "`worse` or `unchanged`."),
         ),
         keys=("metric",),
         metrics={"relative": "less"},
@@ -144,7 +146,7 @@ def diff(a: str | Path, b: str | Path, **options: Unpack[declared.Options]) -> D
     common = [key for key in by_a if key in by_b]
     if not common:
         raise NearfarError(
-            f"{first.path}, {second.path}: no row of one is a row of the other (by "
+            f"{first.path}, {second.path}: no row is in both runs (rows are paired by "
             f"{', '.join(map(_label, keys))}); compare runs with the same options"
         )
     names = [_label(key) for key in keys]
@@ -324,6 +326,8 @@ def _group(
         of_seed = groups.setdefault(key, {})
         which = row.get(seed) if seed else None
         if which in of_seed:
-            raise NearfarError(f"{run.path}: two rows have the keys {', '.join(map(str, key))}")
+            raise NearfarError(
+                f"{run.path}: two rows have the same keys: {', '.join(map(str, key))}"
+            )
         of_seed[which] = row
     return groups

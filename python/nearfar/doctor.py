@@ -68,7 +68,7 @@ def lackey() -> Iterable[Finding]:
     """Run Valgrind's Lackey on a program that does nothing."""
     yield _program(
         "valgrind",
-        "traces by Valgrind Lackey, to import; bench",
+        "traces by Valgrind Lackey, for nearfar import; make bench",
         "valgrind",
         version=True,
         attempt=("--tool=lackey", "--log-file=/dev/null", "true"),
@@ -77,7 +77,7 @@ def lackey() -> Iterable[Finding]:
 
 def perf() -> Iterable[Finding]:
     """Look for perf, and check that this user may sample memory with it."""
-    used_for = "sampled traces, to import from `perf script`"
+    used_for = "sampled traces from `perf script`, for nearfar import"
     found = _program("perf", used_for, "linux-perf", version=True)
     why = fix = ""
     if found.available:

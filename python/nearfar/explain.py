@@ -80,33 +80,48 @@ class ExplainRun(TypedDict):
 
 #: Counts of a region, an address range or a piece of code.
 _COUNTS: Final = (
-    Column("references", "int64", False, "", "References; 0 for code, where they are not counted."),
+    Column("references", "int64", False, "", "References; 0 in tables of code, which do not "
+                                             "count them."),
     Column("tlb_misses", "int64", False, "", "Page walks.", "TLB misses"),
     Column("tlb_second_hits", "int64", False, "", "First-level TLB misses that hit the second "
            "level."),
     Column("faults", "int64", False, "", "Page faults."),
-    Column("first_touches", "int64", False, "", "First references to pages.",
+    Column("first_touches", "int64", False, "", "First references to pages; with `--view "
+                                                "machine`, faults that read no device.",
            "first touch"),
-    Column("zero_fills", "int64", False, "", "Faults on pages that are filled with zeros."),
-    Column("file_reads", "int64", False, "", "Faults that read a page of a file the first time."),
-    Column("swap_ins", "int64", False, "", "Faults that read a page back from swap."),
-    Column("file_rereads", "int64", False, "", "Faults that read a page of a file again."),
+    Column("zero_fills", "int64", False, "", "Faults on pages that are filled with zeros; 0 with "
+                                             "`--view machine`."),
+    Column("file_reads", "int64", False, "", "Faults that read a page of a file for the first "
+                                             "time; 0 with `--view machine`."),
+    Column("swap_ins", "int64", False, "", "Faults that read a page back from swap; with `--view "
+                                           "machine`, all faults that read a device."),
+    Column("file_rereads", "int64", False, "", "Faults that read an evicted page of a file "
+                                               "again; 0 with `--view machine`."),
     Column("mapped", "int64", False, "", "First references to pages of files in a warm page "
-           "cache, which are no faults."),
+           "cache; not counted in `faults`; 0 with `--view machine`."),
 )  # fmt: skip
-_REGION: Final = Column("name", "string", False, "", "Its region.", "region")
+_REGION: Final = Column("name", "string", False, "", "Name of the memory region.", "region")
 _COSTS: Final = (
     Column(
-        "ns", "double", False, "ns", "Time that this adds to the mean time of a reference.", "time"
+        "ns",
+        "double",
+        False,
+        "ns",
+        "Time that this row adds to the mean time of a reference of the program.",
+        "time",
     ),
-    Column("share", "double", False, "", "Share of the time that all misses and faults add."),
+    Column(
+        "share", "double", False, "", "`ns` as a share of the time that all misses and faults add."
+    ),
 )
 _PLACES: Final = Rows(
     columns=(
         _REGION,
-        Column("addr_low", "string", False, "", "First byte; hexadecimal text in tables.",
+        Column("addr_low", "string", False, "", "Address of the first byte; hexadecimal text in "
+                                                "tables.",
                "addresses", python="int"),
-        Column("addr_high", "string", False, "", "First byte after it.", python="int"),
+        Column("addr_high", "string", False, "", "Address of the byte after the last; "
+                                                 "hexadecimal text in tables.", python="int"),
         *_COUNTS,
         *_COSTS,
     ),
@@ -119,19 +134,26 @@ TABLES: Final = {
     "terms": Rows(
         columns=(
             Column("term", "string", False, "", "Name of the term."),
-            Column("part", "string", False, "", "`T_A` or `T_D`."),
-            Column("formula", "string", True, "", "The term of the equation; null with `--view "
+            Column("part", "string", False, "", "Part of the time: address translation (`T_A`) "
+                                                "or data (`T_D`)."),
+            Column("formula", "string", True, "", "The term in the papers' equation; null with "
+                                                  "`--view "
                    "machine`."),
-            Column("rate", "double", True, "per reference", "Events per reference; null with "
+            Column("rate", "double", True, "per reference", "Events of the term per reference; "
+                                                            "null with "
                    "`--view machine`."),
-            Column("each_ns", "double", True, "ns", "Time of an event; null with `--view "
+            Column("each_ns", "double", True, "ns", "Time of one event of the term; null with "
+                                                    "`--view "
                    "machine`."),
             _COSTS[0],
-            Column("share", "double", False, "", "Its share of `total_ns`."),
-            Column("kernel_share", "double", True, "", "The kernel's share of it, in a trace of a "
-                   "virtual machine; null where it is not counted.", "kernel"),
-            Column("usual_ns", "double", True, "ns", "Time with 4 KiB pages; null unless the run "
-                   "has `--view machine` and 4 KiB pages, and this is another page size.",
+            Column("share", "double", False, "", "`ns` as a share of the time of a reference."),
+            Column("kernel_share", "double", True, "", "Share of `ns` that the guest's kernel "
+                                                       "causes; null where it is not counted, or "
+                                                       "without a trace of a virtual "
+                                                       "machine.", "kernel"),
+            Column("usual_ns", "double", True, "ns", "`ns` with 4 KiB pages; null unless the run "
+                                                     "has `--view machine` and 4 KiB pages, and "
+                                                     "another page size is explained.",
                    "4 KiB"),
             Column("saved_ns", "double", True, "ns", "`usual_ns` - `ns`; null if `usual_ns` is.",
                    "saved"),
@@ -144,8 +166,9 @@ TABLES: Final = {
     "sites": Rows(
         columns=(
             _REGION,
-            Column("addr", "string", True, "", "First byte of its block of instructions; null for "
-                   "the sum of all further ones.", "code", python="int"),
+            Column("addr", "string", True, "", "Address of the first byte of a block of "
+                                               "instructions; null for the sum of all further "
+                                               "blocks.", "code", python="int"),
             *_COUNTS,
             *_COSTS,
         ),
@@ -154,11 +177,12 @@ TABLES: Final = {
     ),
     "functions": Rows(
         columns=(
-            Column("program", "string", False, "", "The program that executed it."),
-            Column("library", "string", False, "", "Its file, or its region.",
+            Column("program", "string", False, "", "The program that executed the function."),
+            Column("library", "string", False, "", "File of the function's code; without one, "
+                                                   "its memory region.",
                    "library"),
-            Column("function", "string", False, "", "Its name; without one, its address in the "
-                   "file."),
+            Column("function", "string", False, "", "Name of the function; without one, its "
+                                                    "address in the file."),
             Column("file", "string", True, "", "Source file.", "source"),
             Column("line", "int64", True, "", "Line in the source file."),
             *_COUNTS,
@@ -322,8 +346,8 @@ def explain(
     )
     notes = symbols.notes
     if filtered:
-        notes = ["the run counted references that miss CPU caches, which no longer follow the code "
-                 "that made them: code is not shown"]  # fmt: skip
+        notes = ["the run counted only references that miss CPU caches (--filter), which cannot "
+                 "be attributed to code: code is not shown"]  # fmt: skip
     elif not by_code:
         notes = ["this capture has no instruction fetches: code is not shown; capture "
                  "without --no-fetch"]  # fmt: skip
@@ -436,8 +460,8 @@ def _trace(run: PagingRun, folder: Path) -> Path:
     traces = [place for place in places if (place / "trace.json").exists()]
     if not traces:
         raise NearfarError(
-            f"{path}: the run's trace is not there; put it beside {folder}, or call explain where "
-            "the study ran"
+            f"{path}: the run's trace is not there; put it beside {folder}, or run explain in "
+            f"the folder where the study ran"
         )
     for place in traces:
         if hashlib.sha256(read_trace(place)).hexdigest() == run["trace_json_sha256"]:

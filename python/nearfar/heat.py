@@ -56,9 +56,15 @@ _BOUNDS: Final = (
 ROWS: Final = Rows(
     columns=(
         Column("start_ns", "int64", False, "ns", "Start of the interval, since the record began."),
-        Column("end_ns", "int64", False, "ns", "End."),
+        Column("end_ns", "int64", False, "ns", "End of the interval, since the record began."),
         *_BOUNDS,
-        Column("seen_bytes", "int64", False, "bytes", "Regions with an access: damo's `wss`."),
+        Column(
+            "seen_bytes",
+            "int64",
+            False,
+            "bytes",
+            "Total size of the regions with an access: `wss` of damo.",
+        ),
     ),
     keys=("start_ns",),
     metrics={},

@@ -79,7 +79,10 @@ def _import_heat(
         raise NearfarError("-: a record of damo is read from a file; give its path")
     to = Path(f"{source.stem}.heat") if out is None else Path(out)
     if to.suffix != ".heat":
-        raise NearfarError(f"{to}: what DAMON saw is no trace; give -o a name that ends in .heat")
+        raise NearfarError(
+            f"{to}: a record of damo becomes a .heat file, not a trace; give -o a "
+            f"name that ends in .heat"
+        )
     check_output(to, force=force)
     add_inputs([source])
     damo.read(source).write(to, force=force)

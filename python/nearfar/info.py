@@ -22,8 +22,15 @@ if TYPE_CHECKING:
 
 _ROWS: Final = Rows(
     columns=(
-        Column("section", "string", False, "", "`trace`, or the key of a table or list."),
-        Column("item", "string", False, "", "Which item of a list, or empty."),
+        Column(
+            "section",
+            "string",
+            False,
+            "",
+            "Key of the table or list in the summary "
+            "(`--format json`); `trace` for a single value.",
+        ),
+        Column("item", "string", False, "", "Name or number of the item of a list; else empty."),
         Column("quantity", "string", False, "", "Name of the value."),
         Column("value", "string", False, "", "A number or text, as text."),
     ),

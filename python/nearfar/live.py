@@ -160,7 +160,7 @@ def run_alone(
     words, (values, policy, texts) = _checked(command), _request({"fast": fast, **options}, knobs)
     check_input(place)
     _engine.live_check(words[0], options=values, knobs=texts, policy=policy)
-    what = f"nearfar: {place}: running the program bare first; its output is discarded"
+    what = f"nearfar: {place}: running the program without nearfar first; its output is discarded"
     print(what, file=sys.stderr, flush=True)
     return measure(words, place)
 

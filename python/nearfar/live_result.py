@@ -30,7 +30,7 @@ TABLES: Final = {
     "rows": Rows(
         columns=(
             Column("command", "string", False, "", "Program and arguments."),
-            Column("policy", "string", False, "", "Policy."),
+            Column("policy", "string", False, "", "Tiering policy."),
             Column("knobs", "string", False, "", "Knobs of the policy that were set."),
             Column("far", "string", False, "", "Far tier."),
             Column("budget_bytes", "int64", False, "bytes", "Fast memory of each process.",
@@ -39,21 +39,23 @@ TABLES: Final = {
                    "Maximum memory of each process in the far tier, before compression.",
                    "far size"),
             Column("far_latency_ns", "int64", False, "ns",
-                   "Minimum time of a page to or from the far tier.", "far latency"),
+                   "Minimum time to move a page to or from the far tier.", "far latency"),
             Column("epf", "string", False, "",
                    "Value of --epf: when threads sleep, instead of busy-waiting, for a far page."),
-            Column("seconds", "double", False, "s", "From start to end.", "time"),
+            Column("seconds", "double", False, "s", "Wall time of the program, from start to "
+                                                    "end.", "time"),
             Column("user_seconds", "double", False, "s",
-                   "Processor time of the program and its managers.", "user"),
+                   "User CPU time of the program and its managers.", "user"),
             Column("system_seconds", "double", False, "s",
-                   "Processor time of the program and its managers in the kernel.", "system"),
+                   "System CPU time of the program and its managers.", "system"),
             Column("manager_seconds", "double", False, "s",
-                   "Processor time of the managers, part of user and system time; up to 40 ms at "
-                   "the end of each manager are missing.", "manager"),
+                   "CPU time of the managers, included in user and system time; without up to 40 "
+                   "ms at the end of each manager.", "manager"),
             Column("exit_code", "int64", False, "",
-                   "The program's; 128 + N when signal N ended it."),
-            Column("why", "string", True, "", "Why nearfar ended the program, if it did."),
-            Column("images", "int64", False, "", "Process images that were managed."),
+                   "Exit code of the program; 128 + N if signal N ended it."),
+            Column("why", "string", True, "", "Why nearfar ended the program; null if it did not."),
+            Column("images", "int64", False, "", "Number of managed process images; each `exec` "
+                                                 "starts another."),
             Column("fast_bytes", "int64", False, "bytes",
                    "Peak fast memory, sampled.", "fast"),
             Column("far_pages_bytes", "int64", False, "bytes",
@@ -61,16 +63,19 @@ TABLES: Final = {
             Column("window_bytes", "int64", False, "bytes",
                    "Peak size of the window: far pages mapped without a promotion.", "window"),
             Column("far_bytes", "int64", False, "bytes",
-                   "Peak bytes that the far tier used, after compression.", "far takes"),
+                   "Peak size of the far tier, after compression.", "far takes"),
             Column("alone_seconds", "double", True, "s",
-                   "Duration without nearfar; null unless `--alone` or a share as `--fast` was "
-                   "given.",
+                   "Wall time without nearfar; null unless `--alone` is given or `--fast` is a "
+                   "share.",
                    "bare"),
-            Column("alone_exit_code", "int64", True, "", "Exit code of the program alone."),
+            Column("alone_exit_code", "int64", True, "", "Exit code of the program without "
+                                                         "nearfar; null without such a run."),
             Column("alone_bytes", "int64", True, "bytes",
-                   "Peak private memory of its largest process, without nearfar.", "bare memory"),
+                   "Peak private memory of the program's largest process without nearfar; null "
+                   "without such a run.", "bare memory"),
             Column("slowdown", "double", True, "",
-                   "Duration divided by that without nearfar; null if exit codes differ."),
+                   "`seconds` / `alone_seconds`; null without `alone_seconds`, or if exit codes "
+                   "differ."),
             Column("resident_bytes", "int64", True, "bytes",
                    "Peak private resident memory of all processes, sampled.", "resident"),
             Column("resident_processes", "int64", True, "",
@@ -280,7 +285,8 @@ class Outcome(FolderResult):
         if self.alone_seconds is None:
             return f"{used}; for the slowdown add --alone)"
         if self.slowdown is None:
-            return f"{used}), bare {self.alone_seconds:.2f} s with exit code {self.alone_exit_code}"
+            alone = f"{self.alone_seconds:.2f} s without nearfar"
+            return f"{used}), {alone}, with exit code {self.alone_exit_code}"
         return (
             f"{used}), {self.slowdown:.2g}x as long as without nearfar ({self.alone_seconds:.2f} s)"
         )

@@ -205,7 +205,7 @@ def _owner(storage: str, beside: Machine) -> Machine:
         near = difflib.get_close_matches(storage, known, 1, 0.0)
         raise NearfarError(
             f"storage {storage[:40]!r}: neither machine {beside.name} nor a built-in one has it; "
-            f"did you mean {near[0]}? (`nearfar machine list` has them)"
+            f"did you mean {near[0]}? (`nearfar machine list` lists them)"
         )
     return known[storage]
 

@@ -79,8 +79,8 @@ MODELS: Final[dict[str, Model]] = {
 
 #: Error that the fit minimizes.
 WEIGHTINGS: Final = {
-    "absolute": "every point's error alike",
-    "relative": "the error's share of the point's value",
+    "absolute": "absolute error of each point",
+    "relative": "relative error of each point",
 }
 
 #: The model of each quantity.
@@ -252,7 +252,8 @@ def _checked(
 ) -> tuple[Array, Array]:
     if len(page_bytes) != len(rates):
         raise NearfarError(
-            f"{quantity} fit: {len(page_bytes)} page sizes but {len(rates)} rates; give as many"
+            f"{quantity} fit: {len(page_bytes)} page sizes but {len(rates)} rates; give one rate "
+            f"for each page size"
         )
     if not len(rates):
         raise NearfarError(f"{quantity} fit: no points; give a rate for several page sizes")
@@ -392,7 +393,7 @@ def _judge(
             value = f"{units.digits(relative, 2)} times"
         reason += (
             f"; a held-out page size is predicted within {units.digits(100 * share, 2)} % of the "
-            f"range and {value} its value"
+            f"range of rates and {value} its rate"
         )
     if close:
         reason += f"; every point within {100 * CLOSE:.0f} %"
@@ -404,7 +405,7 @@ def _judge(
         reason += "; the curve falls below zero at a measured size"
         verdict = "fair" if verdict == "good" else verdict
     if intervals is None:
-        reason += "; the data do not determine the single coefficients"
+        reason += "; the data do not determine each coefficient"
     return verdict, reason
 
 

@@ -135,7 +135,7 @@ def needed_kernel(row: declared.Row) -> str | None:
         return None
     return (
         f"needs Linux 6.13 or later: {units.percent(share)} of the {units.size(row['page_bytes'])} "
-        "pages are read before they are written, where older kernels keep 4 KiB pages"
+        "pages are read before they are written; older kernels keep 4 KiB pages there"
     )
 
 

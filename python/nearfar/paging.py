@@ -305,8 +305,8 @@ def burst_warnings(result: PagingResult) -> list[str]:
     if result.run.get("sampled_pages") is None or result.rows[0]["tlb_miss_rate_high"] != 1:
         return []
     return [
-        f"{result.run['trace']}: fewer than 50 bursts fill the TLB, too few to estimate its misses "
-        "(0 to 1 per reference) and times; capture a longer run for these"
+        f"{result.run['trace']}: fewer than 50 bursts of the sample fill the TLB, too few to "
+        f"estimate TLB misses (0 to 1 per reference) and times; capture a longer run"
     ]
 
 
@@ -342,7 +342,8 @@ def sample_warnings(run: PagingRun) -> list[str]:
     text = f"{run['trace']}: a sample of 4 KiB pages; left out: pages of {names}"
     if memory := enough_for_left_out(run):
         text += (
-            f"; larger ones need memory for all pages: add {math.ceil(memory / 2**20)}M to --memory"
+            f"; larger pages need memory for all pages: append {math.ceil(memory / 2**20)}M to "
+            f"--memory"
         )
     return [text]
 
@@ -399,7 +400,7 @@ def trace_warnings(run: Run) -> list[str]:
         if run.get("options", {}).get("view") == "machine":
             lines.append(
                 "TLBs, caches and memory are simulated with the recorded references alone: TLB "
-                "misses and times are at least those, and slowdowns at most"
+                "misses and times are lower bounds, and slowdowns upper bounds"
             )
     return lines
 

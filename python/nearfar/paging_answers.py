@@ -110,7 +110,7 @@ def _of_sample(result: PagingResult) -> str:
     usual = units.size(USUAL_PAGE)
     if not others or best.usual is None:
         if enough_for_left_out(result.run):
-            return "a sample shows what larger pages save only with memory for all of them."
+            return "a sampled trace shows what larger pages save only with memory for all pages."
         return f"{usual}; no larger one was simulated."
     row = min(others, key=lambda row: row["total_ns"])
     low, gain, high = gain_interval(best.usual, row)

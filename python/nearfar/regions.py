@@ -37,18 +37,19 @@ _CHECKED: Final[tuple[Literal["tlb_misses", "tlb_second_hits"], ...]] = (
 #: A region at a page size.
 SIZES: Final = Rows(
     columns=(
-        Column("name", "string", False, "", "The region.", "region"),
-        Column("page_bytes", "int64", False, "bytes", "Page size that is set for it."),
-        Column("ns", "double", False, "ns", "Time that its walks, faults and storage add to the "
-               "mean time of a reference.", "time"),
-        Column("saved_ns", "double", False, "ns", "Time that it saves against 4 KiB pages.",
+        Column("name", "string", False, "", "Name of the memory region.", "region"),
+        Column("page_bytes", "int64", False, "bytes", "Page size set for the region."),
+        Column("ns", "double", False, "ns", "Time that the region's page walks, faults and "
+                                            "storage add to the mean time of a reference.", "time"),
+        Column("saved_ns", "double", False, "ns", "Time that this page size saves in the region, "
+                                                  "compared with 4 KiB pages.",
                "saves"),
         Column("saved_share", "double", False, "", "`saved_ns` as a share of the whole time with 4 "
                "KiB pages.",
                "gain"),
-        Column("resident_bytes", "int64", False, "bytes", "Its peak private memory."),
-        Column("added_bytes", "int64", False, "bytes", "Memory in addition to that with 4 KiB "
-               "pages.", "adds"),
+        Column("resident_bytes", "int64", False, "bytes", "Peak private memory of the region."),
+        Column("added_bytes", "int64", False, "bytes", "`resident_bytes` minus that with 4 KiB "
+                                                       "pages.", "adds"),
         Column("advised", "bool", False, "", "Whether this size is advised: of the sizes that fit "
                "in the region, the one that saves most, if at least 0.1 % of the whole time; "
                "else 4 KiB."),

@@ -48,27 +48,34 @@ FREE_GROWTH_OF_AREA: Final = 0.01
 TABLES: Final = {
     "areas": Rows(
         columns=(
-            Column("policy", "string", False, "", "The policy."),
+            Column("policy", "string", False, "", "The policy: a setting of transparent huge "
+                                                  "pages."),
             Column("area", "string", False, "", "The mapping in which memory was first touched."),
-            Column("wait_ns", "double", False, "ns per reference of the program", "Waiting for "
-                   "TLBs, page walks, caches and memory, as a part of the time of the program.",
+            Column("wait_ns", "double", False, "ns per reference of the program", "Time that "
+                "references of the area wait for TLBs, page walks, caches and memory.",
                    "waits"),
-            Column("fault_ns", "double", False, "ns per reference of the program", "Faults and "
-                   "swap.", "faults"),
-            Column("start_ns", "double", False, "ns per reference of the program", "Part of these "
-                   "that fills memory.", "start"),
-            Column("mean_bytes", "double", False, "bytes", "Mean private memory.", "mean"),
-            Column("large_bytes", "double", False, "bytes", "The part in pages larger than 4 KiB.",
+            Column("fault_ns", "double", False, "ns per reference of the program", "Time of page "
+                "faults and swapping in the area.", "faults"),
+            Column("start_ns", "double", False, "ns per reference of the program", "Part of "
+                "`fault_ns` in which memory is filled for the first time.", "start"),
+            Column("mean_bytes", "double", False, "bytes", "Mean private memory of the "
+                                                           "area.", "mean"),
+            Column("large_bytes", "double", False, "bytes", "Part of `mean_bytes` in pages "
+                                                            "larger than 4 KiB.",
                    "large"),
-            Column("saved_ns", "double", False, "ns per reference of the program", "Time that it "
-                   "saves against the first policy, or `never`, once memory is filled.", "saves"),
+            Column("saved_ns", "double", False, "ns per reference of the program", "Time saved "
+                "in the area once memory is filled, compared with `never` (without it, the first "
+                "policy).", "saves"),
             Column("saved_share", "double", False, "", "`saved_ns` as a share of the time of the "
                    "program.", "gain"),
-            Column("added_bytes", "double", False, "bytes", "Mean memory that it adds.", "adds"),
-            Column("advice", "string", False, "", "`MADV_HUGEPAGE`: it has larger pages and saves "
-                   "at least 0.1 % of the time. `MADV_NOHUGEPAGE`: it adds more than 1 % to the "
-                   "memory of the program, and this share is more than twice that of the time that "
-                   "it saves. Otherwise empty."),
+            Column("added_bytes", "double", False, "bytes", "Mean memory added to the area, "
+                                                            "compared with `never` (without it, "
+                                                            "the first policy).", "adds"),
+            Column("advice", "string", False, "", "`MADV_HUGEPAGE`: the area has larger pages "
+                                                  "and saves "
+                   "at least 0.1 % of the time. `MADV_NOHUGEPAGE`: the area adds more than 1 % "
+                   "to the memory of the program, and more than twice the share of time that it "
+                   "saves. Otherwise empty."),
         ),
         keys=("policy", "area"),
         metrics={"saved_ns": "more", "added_bytes": "less"},
@@ -277,7 +284,7 @@ def thp(
     if not answer["lifetimes"]:
         notes.append(
             "the trace has no mapping events: all memory counts as private, and khugepaged "
-            "merges nothing"
+            "collapses nothing"
         )
     rows, areas = answer["rows"], _compared(answer["areas"], _base(answer["rows"]))
     return ThpResult(run, rows, answer["points"], areas, notes)

@@ -189,7 +189,7 @@ def answers(result: TieringResult) -> list[str]:
     comparison = standing(result)
     if comparison is None:
         return [
-            "Only `oracle`, a bound, was run: no policy to compare."
+            "Only `oracle`, a bound that knows future references, was run: no policy to compare."
             if result.rows
             else "The result has no rows."
         ]

@@ -361,7 +361,9 @@ def capture(
                                code if code in (2, 3, 130) else 1)  # fmt: skip
         info = json.loads((captured / "trace.json").read_text(encoding="utf-8"))
         if info["records"] == 0:
-            raise NearfarError(f"workload {workload.name}: ended before `small.skip_refs`", 1)
+            raise NearfarError(
+                f"workload {workload.name}: ended before `small.skip_refs` references", 1
+            )
         with claimed(trace, force=force, holds="trace.json") as temporary:
             for file in captured.iterdir():
                 shutil.move(file, temporary)

@@ -119,7 +119,7 @@ pub(crate) fn not_started(emulator: &Path, status: ExitStatus, interrupted: bool
         return Error::cancelled();
     }
     let place = emulator.display().to_string();
-    let what = format!("could not start the program ({status}); its message is above");
+    let what = format!("could not start the program ({status}); QEMU's message is above");
     Error::input(place, what, "`nearfar doctor` says whether this QEMU accepts plugins")
 }
 

@@ -38,9 +38,9 @@ nearfar_schema::options! {
         arch: Arch = "auto",
         /// Record child processes as well.
         follow_forks: bool = false,
-        /// Record only this share of the program's pages, such as 1%, which runs several times as
-        /// fast. Memory curves then have 95 % intervals (`nearfar paging`); other studies need a
-        /// whole trace. `auto` lowers the share as the program grows.
+        /// Record only this share of the program's pages, such as 1%; recording is then several times as
+        /// fast. `nearfar paging` (with 95 % intervals) and `nearfar size` use such a trace; other studies
+        /// need a whole one. `auto` lowers the share as the program grows.
         sample: Option<Rate> = none("every page"),
         /// Seed of the sample: another one selects other pages.
         #[metavar = "SEED"]
@@ -61,19 +61,20 @@ nearfar_schema::options! {
         /// Initial file system (initrd) for --kernel.
         #[metavar = "FILE"]
         initrd: Option<String> = none("no file"),
-        /// Command line of --kernel.
+        /// Command line for the kernel of --kernel.
         append: Option<String> = none("nothing"),
         /// When the recording of a virtual machine begins: `boot`; `marker`, when the guest writes `start` to
         /// its port `nearfar`; or `console:TEXT`, when its console shows this text.
         start: Option<VmStart> = none("marker with --vm-image, otherwise boot"),
-        /// Record the tasks of --vm-image as threads, instead of its processors.
+        /// Record each task of --vm-image as a thread, instead of each virtual processor.
         by_task: bool = false,
         /// Maximum time from boot to the start of recording.
         boot_timeout: Option<TimeSpan> = none("15min"),
         /// Debian packages to install in --vm-image.
         #[metavar = "NAMES"]
         packages: Option<List<String>> = none("busybox"),
-        /// Files or folders to copy into --vm-image: PATH, which goes to /work, or PATH=GUEST.
+        /// Files or folders to copy into --vm-image: PATH, copied to /work, or PATH=GUEST, copied
+        /// to the path GUEST.
         #[metavar = "PATH[=GUEST]"]
         put: Option<List<String>> = none("nothing"),
     }
@@ -163,7 +164,7 @@ impl Request {
         }
         let memory = self.memory.map_or(512 << 20, |bytes| bytes.0);
         if memory < MIN_MEMORY || !memory.is_multiple_of(MIB) {
-            let what = "is not the memory of a virtual machine";
+            let what = "is not a memory size for a virtual machine";
             return Err(Error::input("--memory", what, "give whole MiB, at least 64M"));
         }
         let marker = self.vm_image.is_some();

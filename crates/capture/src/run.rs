@@ -391,7 +391,8 @@ fn finish(
         ));
     }
     if streams.recording.out.skip > 0 {
-        warnings.push("the program ended within the records to skip: nothing is recorded".into());
+        warnings
+            .push("the program ended before --skip-refs was reached: nothing is recorded".into());
     }
     let no_data = (!streams.began()).then(|| "QEMU sent no data of the program".to_owned());
     let start = streams.recording.out.schedule.waits_for();
@@ -464,7 +465,9 @@ fn incomplete(shared: &Shared, recording: &Recording<'_>, end: End) -> Option<St
         return Some("interrupted".to_owned());
     }
     let what = match out.stop_reason {
-        Some(StopReason::Forged) => Some("the program has written to the memory of the capture"),
+        Some(StopReason::Forged) => {
+            Some("the program has written to the memory that it shares with nearfar")
+        }
         Some(StopReason::TooManyEvents) => {
             Some("there were more events of address spaces than a trace can hold")
         }
@@ -477,7 +480,7 @@ fn incomplete(shared: &Shared, recording: &Recording<'_>, end: End) -> Option<St
     if let Some(LostProgram { name, why, at }) = &recording.lost_program {
         let more = match recording.lost_programs - 1 {
             0 => String::new(),
-            more => format!("; so did {more} more"),
+            more => format!("; so did {more} more programs"),
         };
         return Some(format!("{name} ran unrecorded after {at} records: {why}{more}"));
     }
@@ -489,10 +492,10 @@ fn incomplete(shared: &Shared, recording: &Recording<'_>, end: End) -> Option<St
         _ if out.stopped => None,
         End::Signal(signal) => Some(format!("program killed by signal {signal}")),
         _ if threads > 0 => {
-            Some(format!("{threads} threads exceed the maximum that is recorded at once"))
+            Some(format!("{threads} threads ran unrecorded, beyond the maximum recorded at once"))
         }
         _ if blocks > 0 => {
-            Some(format!("{blocks} blocks of code exceed the maximum that is recorded"))
+            Some(format!("{blocks} blocks of code are not recorded: there are too many in all"))
         }
         _ => None,
     }

@@ -111,7 +111,7 @@ impl Start {
     /// Completes the phrase "recording began".
     pub fn describe(&self) -> String {
         match self {
-            Start::After(wait) => format!("{} after the program", wait.text),
+            Start::After(wait) => format!("{} after the program's start", wait.text),
             Start::On(signal) => format!("on {}", signal.name()),
             Start::Guest(VmStart::Console(text)) => format!("when the console showed '{text}'"),
             Start::Guest(_) => "when the guest wrote `start`".into(),

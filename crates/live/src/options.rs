@@ -24,19 +24,20 @@ const MIN_FAST: u64 = 1 << 20;
 nearfar_schema::options! {
     /// The options of `nearfar run` as given.
     pub struct RunOptions {
-        /// Fast memory of each process: 512M, or 50% of the peak resident set of the program's largest
-        /// process.
+        /// Fast memory of each process: a size (512M), or a share (50%) of the largest process's peak
+        /// resident set.
         fast: OneMemory = required(),
         /// Far tier, for the rest of the memory; file:PATH makes a file, umd:MACHINE simulates an SSD, node:N
         /// is a memory node.
         far: Tier = "zstd",
         /// Tiering policy: a name, or a Python file such as mine.py.
         policy: Policy = "ssp",
-        /// Size limit of the far tier before compression, shadows included.
+        /// Maximum far memory of each process before compression, shadow copies included.
         far_size: Option<Bytes> = none("16 times --fast"),
         /// Minimum time of a page transfer to or from the far tier.
         far_latency: Nanoseconds = "0ns",
-        /// Faults whose thread sleeps until the page arrives from the far tier; other threads busy-wait.
+        /// Faults for which the thread sleeps until the page arrives from the far tier; otherwise
+        /// it busy-waits.
         epf: epf::Written = "all",
     }
 }

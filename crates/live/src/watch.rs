@@ -22,13 +22,13 @@ nearfar_schema::columns! {
     pub struct Row {
         /// Process; null for the whole run.
         pid: Option<u32>,
-        /// Its command line; for the whole run, that of the launcher.
+        /// Command line of the process; for the whole run, that of `nearfar run`.
         command: String,
         /// Fast memory in use.
         fast_bytes: u64 ["bytes"] as "fast",
         /// Maximum sampled fast memory in use.
         fast_peak_bytes: u64 ["bytes"] as "fast peak",
-        /// Fast memory that it may use (`--fast`); for the whole run, the sum over its processes.
+        /// Maximum fast memory (`--fast`); for the whole run, the sum over all processes.
         budget_bytes: u64 ["bytes"] as "budget",
         /// Memory in the far tier, shadows included, before compression.
         far_pages_bytes: u64 ["bytes"] as "far",
@@ -36,32 +36,33 @@ nearfar_schema::columns! {
         far_pages_peak_bytes: u64 ["bytes"] as "far peak",
         /// Bytes that the far tier uses, after compression.
         far_bytes: u64 ["bytes"] as "far takes",
-        /// Far memory in the window, referenced without a promotion.
+        /// Far pages mapped without a promotion (the window).
         window_bytes: u64 ["bytes"] as "window",
         /// Faults served, of every kind.
         faults: u64,
         /// Pages moved from the far tier to fast memory.
         promotions: u64,
-        /// Pages moved to the far tier, by a copy or by taking their shadow.
+        /// Pages moved to the far tier, by a copy or by reuse of their shadow.
         demotions: u64,
         /// Hint faults. A policy may see one several times: under TPP, a reference faults again until its
         /// page is active.
         hint_faults: u64,
         /// First writes to pages with a shadow.
         shadow_faults: u64,
-        /// Copies aborted because the page was written.
+        /// Copies of pages aborted because the program wrote the page meanwhile.
         aborts: u64,
-        /// References to far pages that went through the window.
+        /// Faults on far pages that were served without a promotion (through the window).
         window_faults: u64 as "let through",
-        /// Processor time of its manager.
+        /// Processor time of nearfar's manager, which serves the faults.
         manager_seconds: f64 ["s"] as "manager time",
-        /// Faults per second since the previous snapshot; null in the first, as are the next three columns.
+        /// Faults per second since the previous snapshot; null in the first.
         faults_per_second: Option<f64> ["per s"] as "faults/s",
-        /// Promotions per second since the previous snapshot.
+        /// Promotions per second since the previous snapshot; null in the first.
         promotions_per_second: Option<f64> ["per s"] as "promotions/s",
-        /// Demotions per second since the previous snapshot.
+        /// Demotions per second since the previous snapshot; null in the first.
         demotions_per_second: Option<f64> ["per s"] as "demotions/s",
-        /// Processor share of its manager since the previous snapshot.
+        /// Processors that nearfar's manager used since the previous snapshot (1: one core); null
+        /// in the first.
         manager_share: Option<f64> as "manager",
     }
     keys [pid]

@@ -17,9 +17,9 @@ nearfar_schema::choices! {
     pub enum Filter: "filter" in "filter" {
         /// every reference of the program, before any CPU cache
         None = "none",
-        /// those that miss the machine's caches
+        /// references that miss the machine's CPU caches
         Cache = "cache",
-        /// these misses, and the lines that the caches write back
+        /// references that miss the machine's CPU caches, and lines that the caches write back
         CacheWriteBacks = "cache-write-backs",
     }
 }

@@ -40,7 +40,10 @@ impl Reader {
             None => Ok(reader),
             Some(sample) => Err(Error::input(
                 dir.display().to_string(),
-                format!("holds {} of the pages, and this needs every reference", sample.share()),
+                format!(
+                    "holds {} of the pages, but this command needs every reference",
+                    sample.share()
+                ),
                 "capture without --sample; `nearfar paging` and `nearfar size` read samples",
             )),
         }

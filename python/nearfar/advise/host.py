@@ -55,7 +55,7 @@ class Host:
         vms = "1 VM" if self.vms == 1 else f"{self.vms} VMs"
         text = f"{vms} with {size(self.memory_bytes)} of memory"
         if not self.guests:
-            text += " for programs (--set-memory adds their systems)"
+            text += " for programs (--set-memory adds memory for their systems)"
         if self.bloat_bytes:
             text += f", and {size(self.bloat_bytes)} more because of larger pages"
         if self.dram_bytes is not None:

@@ -80,7 +80,8 @@ def decide(
     faults = [fit for fit in fits if fit.quantity == "fault"]
     if misses is None or not faults:
         raise NearfarError(
-            "--machine: a page size needs tlb_miss_rate and fault_rate; add a column"
+            "--machine: advice needs both tlb_miss_rate and fault_rate in the table; add the "
+            "missing column"
         )
     rows: list[declared.DecisionRow] = []
     for fault in faults:

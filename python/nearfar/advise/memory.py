@@ -94,7 +94,10 @@ def enough(
     study = paging(trace, progress=progress, **cast("declared.Options", options))
     curves = {curve.name: curve for curve in answers.memory_curves(study)}
     if not curves:
-        raise NearfarError(f"{trace}: --slowdown: too little memory to compare sizes; leave it out")
+        raise NearfarError(
+            f"{trace}: --slowdown: the program touches too little memory to "
+            f"compare memory sizes; leave --slowdown out"
+        )
     limit = slowdown_of(study.run, declared.OPTIONS)
     return {storage: Enough(curves[storage], limit) for storage in storages}
 

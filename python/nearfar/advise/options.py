@@ -39,8 +39,8 @@ OWN: Final = (
     Option(
         "storage",
         "str | Sequence[str] | None",
-        "Storage devices of the machine, or of the built-in machines where it lacks one. With "
-        "several machines, each uses its own.",
+        "Storage devices of the machine, or of a built-in machine. With several machines, only "
+        "those that each has.",
         shown="all",
         metavar="STORAGES",
     ),
@@ -64,7 +64,8 @@ OWN: Final = (
     Option(
         "sizes",
         "str | int | Sequence[int]",
-        "Page sizes that the model sees: all, a list (512,4K,64K,2M), or how many it may "
+        "Page sizes whose simulated rates the model sees: all, a list (512,4K,64K,2M), or how "
+        "many it may "
         "choose (4).",
         default="all",
         metavar="SIZES",
@@ -72,7 +73,7 @@ OWN: Final = (
     Option(
         "model",
         "str",
-        "How times are predicted.",
+        "Model that predicts times from the rates at some page sizes.",
         default="auto",
         metavar="NAME",
         choices=tuple(MODEL_CHOICES.items()),
@@ -92,8 +93,8 @@ OWN: Final = (
     replace(
         _PAGING["slowdown"],
         type="str | float | None",
-        what="Also report how much memory the program needs to be at most this much slower than "
-        "with enough memory (5%).",
+        what="Also report the memory with which the program is at most this share slower (5%) "
+        "than with enough memory.",
         default=None,
     ),
     _PAGING["whole"],
@@ -126,7 +127,7 @@ PASSED: Final = (*_SAME, "view", "page_cache", "nested", "whole")
 
 #: Options that have no meaning in a view, and why.
 IDLE: Final = {
-    "paper": (("page_cache", "regions", "whole"), "where every fault is a read"),
+    "paper": (("page_cache", "regions", "whole"), "where every fault reads storage"),
     "machine": (("sizes", "model"), "which simulates every page size"),
 }
 #: Options that only the view ``paper`` has; if one is given, that is the default view.
@@ -137,7 +138,7 @@ OPTIONS: Final = (*OWN, *(_PAGING[name] for name in _SAME))
 ROWS: Final = Rows(
     columns=(
         text("vm", "The virtual machine."),
-        text("workload", "Its workload."),
+        text("workload", "The workload of the virtual machine."),
         number(
             "memory_fraction",
             "Memory size if it was given as a share of the peak resident set, else null.",
@@ -166,25 +167,26 @@ ROWS: Final = Rows(
         share("gain", "1 - predicted(advised) / predicted(4 KiB)."),
         share("regret", "simulated(advised) / simulated(best) - 1."),
         byte_size("best_page_bytes", "Page size of least simulated time."),
-        text("scenario", "The group of VMs that a fleet file names."),
+        text("scenario", "Group of the VM: `scenario` in a fleet file; may be empty."),
         text("trace", "The trace folder."),
         text("machine", "The machine."),
         text("arch", "The architecture."),
         byte_size("memory_bytes", "Memory size."),
-        share("min_gain", "The smallest gain that counts."),
+        share("min_gain", "Smallest gain at which a page size other than 4 KiB is advised."),
         text(
             "model",
-            "`papers` or `bridge`; `machine` with `--view machine`, where the predicted time is "
+            "Model of the prediction: `papers` or `bridge`; `machine` with `--view machine`, "
+            "where the predicted time is "
             "the simulated one.",
         ),
-        text("model_reason", "Why that model."),
+        text("model_reason", "Why the prediction uses `model`."),
         byte_size(
             "model_page_bytes",
-            "Page size of least predicted time, without `min_gain`.",
+            "Page size of least predicted time, even if its gain is below `min_gain`.",
         ),
         share(
             "model_regret",
-            "Regret of `judged_page_bytes`; null with `--view machine`.",
+            "simulated(`judged_page_bytes`) / simulated(best) - 1; null with `--view machine`.",
             nullable=True,
         ),
         number("baseline_4k_predicted_ns", "Predicted time with 4 KiB pages.", "ns per reference"),
@@ -192,32 +194,36 @@ ROWS: Final = Rows(
         number("best_ns", "Simulated time with the best page.", "ns per reference"),
         text(
             "confidence",
-            "`fit` in the table: `good`, `fair`, `poor` by `left_out_error` (5 %, 20 %); `unknown` "
-            "with fewer than 4 sizes; null with `--view machine`.",
+            "`good`, `fair` or `poor`: `left_out_error` up to 5 %, up to 20 %, above; `unknown` "
+            "with fewer than 4 page sizes; null with `--view machine`.",
             nullable=True,
             title="fit",
         ),
         share(
             "left_out_error",
-            "Largest error of the bridge at a known size near the advised one, when that size is "
-            "held out; null with `--view machine`.",
+            "Largest error of the model `bridge` at a known page size near the advised one, "
+            "predicted from the other sizes; null with fewer than 4 sizes or with `--view "
+            "machine`.",
             nullable=True,
         ),
         share(
             "largest_error",
-            "Largest error of the predicted time at any size, against the simulation; null with "
+            "Largest error of the predicted time at any page size, compared with the simulated "
+            "time; null with "
             "`--view machine`.",
             nullable=True,
         ),
         text(
             "limit",
-            "What a reference mainly waits for: `translation`, `storage`, or `memory` (less than "
-            "1 % for both). With `--view machine`, the largest part of the time: one of these, "
+            "What a reference mainly waits for: `translation`, `storage`, or `memory` (if both "
+            "take less than 1 %). With `--view machine`, the largest part of the time: one of "
+            "these, "
             "`processor` or `faults`.",
         ),
         text(
             "mechanism",
-            "How the settable size is set: `base`, `granule`, `mthp`, `thp`, `hugetlb`.",
+            "How the settable size is set: `base` (no huge pages), `granule` (kernel build), "
+            "`mthp` (multi-size THP), `thp`, `hugetlb`.",
         ),
         number(
             "settable_predicted_ns", "Predicted time with the settable page.", "ns per reference"
@@ -228,24 +234,26 @@ ROWS: Final = Rows(
         share("model_gain", "1 - predicted(`model_page_bytes`) / predicted(4 KiB)."),
         share(
             "gain_error",
-            "Error of the predicted gain; null without `--view machine`.",
+            "Error, plus or minus, of `gain`, or of `model_gain` if 4 KiB is advised; null "
+            "without `--view machine`.",
             nullable=True,
         ),
         byte_size(
             "bloat_bytes",
-            "What the settable page adds to the peak of private memory; null without "
+            "Memory that the settable page adds to the peak of private memory; null without "
             "`--view machine`.",
             nullable=True,
         ),
         byte_size(
             "judged_page_bytes",
-            "`model_page_bytes`; if the model sees every size, the best size when each is "
-            "predicted with that size held out. Null with `--view machine`.",
+            "Page size that `model_regret` judges: `model_page_bytes`; if the model sees every "
+            "size, the best when each is predicted from the other sizes. Null with `--view "
+            "machine`.",
             nullable=True,
         ),
         byte_size(
             "enough_bytes",
-            "Smallest memory with which the program is at most `slowdown` slower than with "
+            "Smallest memory with which the program is at most `--slowdown` slower than with "
             "`wanted_bytes`, with 4 KiB pages and swap on this storage; null without "
             "`--slowdown`.",
             nullable=True,
@@ -257,25 +265,28 @@ ROWS: Final = Rows(
         ),
         byte_size(
             "thrashes_below_bytes",
-            "Memory below which it takes over twice as long; null if it never does, or without "
+            "Memory below which the program takes over twice as long; null if it never does, or "
+            "without "
             "`--slowdown`.",
             nullable=True,
         ),
         byte_size(
             "guest_memory_bytes",
-            "Memory for the guest, including its system, a multiple of 256 MiB; null without "
+            "Memory for the guest: program and operating system, rounded up to 256 MiB; null "
+            "without "
             "`--set-memory`.",
             nullable=True,
         ),
         share(
             "start_gain",
-            "Time that the advised page saves while memory is filled; null without "
+            "Share of the time to fill memory that the advised page saves; null without "
             "`--view machine`.",
             nullable=True,
         ),
         share(
             "start_share",
-            "The part of the run, with 4 KiB pages, in which memory is filled; null without "
+            "Share of the run's time, with 4 KiB pages, in which memory is filled for the first "
+            "time; null without "
             "`--view machine`. Without `--whole`, all other times and gains exclude it.",
             nullable=True,
         ),
@@ -302,7 +313,9 @@ CURVE: Final = Rows(
         number("predicted_ns", "Predicted time.", "ns per reference"),
         number("simulated_ns", "Simulated time.", "ns per reference"),
         number("translation_ns", "Time of address translation, simulated.", "ns per reference"),
-        number("data_ns", "Time of the data, simulated.", "ns per reference"),
+        number(
+            "data_ns", "Time of memory accesses and page faults, simulated.", "ns per reference"
+        ),
         flag("fitted", "Whether the model was fitted to this size.", title="to the model"),
     ),
     keys=("page_bytes",),

@@ -47,9 +47,9 @@ from nearfar.sizes import parse_page_sizes
 Array = npt.NDArray[np.float64]
 
 MODEL_CHOICES: Final = {
-    "auto": "the papers' forms where they hold, else the bridge",
-    "papers": "always the papers' forms",
-    "bridge": "never the papers' forms",
+    "auto": "the papers' formulas (power law, exponentials) where they fit, else `bridge`",
+    "papers": "always the papers' formulas",
+    "bridge": "interpolation between known page sizes, within limits that hold for any program",
 }
 #: Largest relative error of the papers' forms at a known size. Two times that are off by this much
 #: in opposite directions cost 2 % of regret.

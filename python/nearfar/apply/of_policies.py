@@ -36,7 +36,7 @@ def predicted(trace: Path, policy: str, acting: Mapping[int, str], threads: int)
                 "seconds",
                 (seconds[0], seconds[1]),
                 (summary, "seconds"),
-                ("ratio", "the time without waiting for files, input and other programs"),
+                ("ratio", "predicted is time without waiting for files, input and other programs"),
             ),
             prediction_row(
                 "peak_rss_bytes",
@@ -54,7 +54,11 @@ def predicted(trace: Path, policy: str, acting: Mapping[int, str], threads: int)
                 "stalls",
                 (base["stalls"], page["stalls"]),
                 (summary, "huge_allocations"),
-                ("direction", "the kernel counts large pages of all programs, not long faults"),
+                (
+                    "direction",
+                    "predicted are faults of more than 100 us; measured are large "
+                    "pages of all programs",
+                ),
             ),
         ]
 

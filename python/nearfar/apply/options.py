@@ -44,39 +44,46 @@ OPTIONS: Final = (
 
 _ROWS: Final = Rows(
     columns=(
-        integer("run", "The run, from 1."),
-        text("setting", "`base`, the machine as it is, or `page`."),
+        integer("run", "Number of the run at its setting, from 1."),
+        text("setting", "`base` (the machine's own setting) or `page` (that of `--page`)."),
         byte_size("page_bytes", "Page size at the setting `page`."),
         integer("exit_code", "Exit code of the command."),
         number("seconds", "Wall time.", "s"),
         number("user_seconds", "User CPU time of the command and the children it waited for.", "s"),
-        number("system_seconds", "Their system CPU time.", "s"),
+        number(
+            "system_seconds", "System CPU time of the command and the children it waited for.", "s"
+        ),
         integer(
             "minor_faults",
-            "Their faults without I/O, from `/proc/PID/stat` after the command's end.",
+            "Faults without I/O of the command and the children it waited for (`/proc/PID/stat`).",
         ),
-        integer("major_faults", "Their faults that read storage or swap."),
+        integer(
+            "major_faults",
+            "Faults of the command and the children it waited for that read storage or swap.",
+        ),
         byte_size(
             "peak_rss_bytes",
-            "Peak resident set of its largest process; null if it ended before the first sample.",
+            "Peak resident set of the command's largest process; null if it ended before the "
+            "first sample.",
             nullable=True,
         ),
         byte_size(
             "anon_huge_bytes",
-            "Largest sum of `AnonHugePages` of all its processes, sampled about every 0.1 s; "
-            "includes only 2 MiB pages; null as above.",
+            "Peak `AnonHugePages` (only 2 MiB pages) of all processes of the command, sampled "
+            "about every 0.1 s; null if it ended before the first sample.",
             nullable=True,
         ),
         integer(
             "huge_allocations",
-            "Pages of this size allocated on the whole machine during the run "
+            "Pages of size `page_bytes` allocated on the whole machine during the run "
             "(`stats/anon_fault_alloc`); null if the kernel does not count them.",
             "pages",
             nullable=True,
         ),
         integer(
             "huge_fallbacks",
-            "Fallbacks to smaller pages (`stats/anon_fault_fallback`).",
+            "Faults on the whole machine that fell back to pages smaller than `page_bytes` "
+            "(`stats/anon_fault_fallback`); null if not counted.",
             nullable=True,
         ),
     ),
@@ -87,9 +94,13 @@ _ROWS: Final = Rows(
 
 _SUMMARY: Final = Rows(
     columns=(
-        text("quantity", "A column of the rows."),
-        number("base", "Its median at `base`.", nullable=True),
-        number("page", "Its median at `page`.", nullable=True),
+        text("quantity", "Name of the measured column."),
+        number(
+            "base", "Median of the quantity at the setting `base`; null if unknown.", nullable=True
+        ),
+        number(
+            "page", "Median of the quantity at the setting `page`; null if unknown.", nullable=True
+        ),
         number("ratio", "page / base.", nullable=True),
     ),
     keys=("quantity",),
@@ -99,14 +110,27 @@ _SUMMARY: Final = Rows(
 _PREDICTION: Final = Rows(
     columns=(
         text("quantity", "The predicted quantity."),
-        number("base", "Predicted at the base page size."),
-        number("page", "Predicted at this page size."),
+        number(
+            "base",
+            "Predicted with base pages; if `--page` is a setting of huge pages, with "
+            "the present setting.",
+        ),
+        number("page", "Predicted with the page size or setting of `--page`."),
         number("ratio", "page / base.", nullable=True),
-        text("measured", "The nearest measured quantity.", nullable=True),
+        text(
+            "measured",
+            "Measured quantity nearest to the predicted one; null if there is none.",
+            nullable=True,
+        ),
         number("measured_base", "Median of the measured quantity at `base`.", nullable=True),
         number("measured_page", "Median of the measured quantity at `page`.", nullable=True),
         number("measured_ratio", "measured_page / measured_base.", nullable=True, title="ratio"),
-        text("comparable", "`ratio`, `direction` or `no`.", title="to compare"),
+        text(
+            "comparable",
+            "What can be compared with the measurement: the `ratio`, only its "
+            "`direction`, or `no` value.",
+            title="to compare",
+        ),
         text("why", "What limits the comparison."),
     ),
     keys=("quantity",),

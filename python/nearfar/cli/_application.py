@@ -37,7 +37,7 @@ def build() -> typer.Typer:
 GROUPS: Final = {
     "Record": "write a trace",
     "Ask": "which page size, memory size, device, tiering policy or placement",
-    "Run": "run a real program with that choice",
+    "Run": "run a real program with a page size or with memory tiers",
     "Compare": "runs with each other and with the papers",
     "Tools": "machines, formats, set-up",
 }

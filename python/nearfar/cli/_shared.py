@@ -49,7 +49,9 @@ _OUTPUTS = ("out", "output", "html", "prometheus")
 SET = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Override a value of the machine file for this run."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a value of the machine file for this run; repeatable.",
     ),
 ]
 
@@ -254,7 +256,10 @@ def _runs() -> Iterable[tuple[str, str]]:
     from nearfar import live_watch
 
     found = live_watch.runs().items()
-    return [("auto", "the only one"), *((str(pid), command) for pid, command in found)]
+    return [
+        ("auto", "the only running `nearfar run`"),
+        *((str(pid), command) for pid, command in found),
+    ]
 
 
 def _studies() -> Iterable[tuple[str, str]]:

@@ -39,7 +39,10 @@ _EVALUATED: Final = "10%,...,100%"
 
 @takes(advise_declared.OPTIONS)
 def run(
-    inputs: Annotated[list[Path], typer.Argument(help="Trace folders, or one fleet.toml.")],
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(help="Trace folders, or one TOML file of a fleet of VMs (docs/advise.md)."),
+    ],
     set_: SET = None,
     emit: Annotated[
         str | None,
@@ -52,7 +55,9 @@ def run(
     evaluate: Annotated[
         bool,
         typer.Option(
-            "--evaluate", help="Print the regret of all rows; exit code 1 if a goal is missed."
+            "--evaluate",
+            help="Print the model's regret (extra time over the best page); exit code 1 if above "
+            "the goals.",
         ),
     ] = False,
     output_format: Format = "table",
@@ -69,7 +74,7 @@ def run(
     force: Force = False,
     **options: Unpack[advise_declared.Options],
 ) -> int:
-    """Advise a page size: predicted and simulated time, gain, regret, possible settings."""
+    """Advise a page size: predicted and simulated time, gain, regret, settable page size."""
     import nearfar.advise as study
     from nearfar import emit as emitters
     from nearfar import machine as machines
@@ -88,7 +93,9 @@ def run(
     if set_:
         chosen = machines.listed(options.get("machine"))
         if chosen is None or is_fleet:
-            raise NearfarError("--set: needs traces, and the --machine that has the value")
+            raise NearfarError(
+                "--set: needs traces instead of a fleet, and --machine, whose value it overrides"
+            )
         values = machines.parse_set(set_)
         options["machine"] = [machines.load(one, set=values) for one in chosen]
     planned = Plan.of(inputs, **options)

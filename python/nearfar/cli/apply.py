@@ -30,14 +30,17 @@ def run(
     ] = False,
     restore: Annotated[
         bool,
-        typer.Option("--restore", help="Restore settings that a killed run left changed; no run."),
+        typer.Option(
+            "--restore", help="Restore settings that a killed run left changed; run nothing."
+        ),
     ] = False,
     output_format: Annotated[
         Literal["table", "json", "csv", "parquet"],
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="table: on standard error; json, csv or parquet: on standard output, and the "
+            help="table: on standard error (dry run: on standard output); json, csv or parquet: "
+            "on standard output, and the "
             "command's output on standard error.",
         ),
     ] = "table",

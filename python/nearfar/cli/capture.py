@@ -83,7 +83,8 @@ def run(
     if sample := info["source"].get("sample"):
         references, bursts = sum(sample["references"].values()), len(sample["bursts"])
         say(
-            f"a sample of {sample['rate']:.3g} of the pages and {bursts:,} bursts; "
+            f"a sample of {sample['rate']:.3g} of the pages and {bursts:,} bursts of all "
+            f"references; "
             f"the program made {references:,} references"
         )
     elif options.get("sample"):

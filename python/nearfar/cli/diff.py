@@ -21,8 +21,10 @@ SETTINGS = {"epilog": "Example: nearfar diff before.run after.run --fail-above 3
 
 @takes(declared.OPTIONS)
 def run(
-    a: Annotated[Path, typer.Argument(help="The baseline: a run or sweep.")],
-    b: Annotated[Path, typer.Argument(help="The run or sweep to compare with it.")],
+    a: Annotated[Path, typer.Argument(help="Folder of the baseline, a run or a sweep.")],
+    b: Annotated[
+        Path, typer.Argument(help="Folder of the run or sweep to compare with the baseline.")
+    ],
     fail_above: Annotated[
         str | None,
         typer.Option(

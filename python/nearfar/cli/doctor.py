@@ -40,7 +40,7 @@ def run(
         from nearfar.report.tables import show
 
         show(_table("What nearfar can use", [one for one in found if not one.for_tests]))
-        tests = "What else its tests, checks and demonstration use"
+        tests = "What else nearfar's tests, checks and demonstration use"
         show(_table(tests, [one for one in found if one.for_tests]))
     missing = [one for one in found if one.name in (require or []) and not one.available]
     if missing:

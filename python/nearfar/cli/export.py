@@ -23,7 +23,10 @@ def run(
     out: Annotated[
         str,
         typer.Option(
-            "-o", "--out", metavar="FILE", help="File, or - for stdout (not oracle-general)."
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="File, or - for stdout (not with --format oracle-general).",
         ),
     ],
     *,

@@ -53,11 +53,16 @@ def run(
         str | None,
         typer.Option(
             metavar="NEAR,FAR",
-            help="Bandwidth of both nodes in that table, bytes per second, such as 100G,25G.",
+            help="Bandwidth of both nodes in the firmware's table (HMAT), bytes per second, such "
+            "as 100G,25G.",
         ),
     ] = None,
     zram: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Swap on compressed memory.")
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Size of a zram swap device, before compression [default: no swap].",
+        ),
     ] = None,
     package: Annotated[
         Words,
@@ -93,7 +98,8 @@ def run(
     kernel: Annotated[
         str | None,
         typer.Option(
-            metavar="PACKAGE", help="Debian package of the kernel [default: 6.12, for clouds]."
+            metavar="PACKAGE",
+            help="Debian package of the kernel [default: Debian's cloud kernel 6.12].",
         ),
     ] = None,
     module: Annotated[
@@ -119,7 +125,7 @@ def run(
     links = _links(len(nodes), latency, bandwidth)
     if far is not None and not links:
         why = "both nodes are one memory tier, so nothing is demoted"
-        say_notes([f"{why}; --latency and --bandwidth make two"])
+        say_notes([f"{why}; --latency and --bandwidth make two tiers"])
     finished = guest.Guest(
         architecture=arch,
         hardware=guest.Hardware(nodes, links=links),
@@ -164,5 +170,5 @@ def _each(nodes: int, text: str, flag: str) -> list[str]:
     """The items of a list, one per node."""
     words = text.split(",")
     if len(words) != nodes:
-        raise NearfarError(f"{flag}: {text} is not one value per node; give {nodes}")
+        raise NearfarError(f"{flag}: {text} is not one value per node; give {nodes} values")
     return words

@@ -20,7 +20,8 @@ def run(
     file: Annotated[
         str,
         typer.Argument(
-            help="The other tool's file (.gz, .xz, .zst, .zip, .sz too) or folder, or - for stdin."
+            help="Another tool's trace: a file (.gz, .xz, .zst, .zip, .sz too), a folder, or - "
+            "for stdin."
         ),
     ],
     out: Annotated[

@@ -93,6 +93,7 @@ def _verified(files: Sequence[Verified]) -> Iterator[RenderableType]:
     yield Text("")
     yield tables.listing("Verified files", ["file", "rows", "bytes", "checksum"], cells)
     yield Text(
-        "Every data page decodes. Records by kind and thread, instructions and pages by kind "
+        "Every Parquet data page decodes. Records by kind and thread, instructions and pages by "
+        "kind "
         "match trace.json."
     )

@@ -46,7 +46,7 @@ def list_(output_format: TextFormat = "table") -> None:
 
 @APP.command(epilog="Example: nearfar machine show optane-ssd")
 def show(name: Named, set_: SET = None, output_format: TomlFormat = "table") -> None:
-    """Show a machine's values, their sources, and its I/O times; as TOML, a file to start from."""
+    """Show a machine's values, their sources and I/O times; --format toml prints its file."""
     from nearfar import machine
 
     found = machine.load(name, set=machine.parse_set(set_ or []))

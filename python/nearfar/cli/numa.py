@@ -113,7 +113,7 @@ def run(
     force: Force = False,
     **options: Unpack[numa_run.Options],
 ) -> None:
-    """Simulate a program's latency, bandwidth and far share of accesses in each mode."""
+    """Simulate a program's latency, bandwidth and share of accesses to far memory in each mode."""
     from nearfar import numa
     from nearfar.cli._progress import progress, records
 
@@ -129,9 +129,19 @@ def run(
 @takes(numa_pair.OPTIONS)
 def pair(
     first: Annotated[
-        str, typer.Argument(help="Trace folder, workload, or a size: random loads of that much.")
+        str,
+        typer.Argument(
+            help="First virtual machine: a trace folder, a workload, or a size (random loads "
+            "over it)."
+        ),
     ],
-    second: Annotated[str, typer.Argument(help="The other virtual machine.")],
+    second: Annotated[
+        str,
+        typer.Argument(
+            help="Second virtual machine: a trace folder, a workload, or a size (random loads "
+            "over it)."
+        ),
+    ],
     output_format: Format = "table",
     out: Out = None,
     force: Force = False,
@@ -167,7 +177,7 @@ def plan(
     force: Force = False,
     **options: Unpack[numa_plan.Options],
 ) -> int:
-    """Choose a mode, nodes and weights; exit code 1 if no mode has the bandwidth."""
+    """Choose a placement mode, nodes and weights; exit code 1 if no mode reaches --bandwidth."""
     from nearfar import emit as emitters
     from nearfar.numa.plan import plan as choose
 

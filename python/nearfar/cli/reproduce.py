@@ -32,14 +32,14 @@ def run(
     ] = None,
     all_studies: Annotated[bool, typer.Option("--all", help="Every study.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit code 1 if a statement does not hold.")
+        bool, typer.Option("--check", help="Exit code 1 if a published statement does not hold.")
     ] = False,
     output_format: Format = "table",
     html: Html = None,
     force: Force = False,
     **options: Unpack[declared.Options],
 ) -> int:
-    """Compare the papers' published numbers and statements with ours."""
+    """Compare numbers and statements of five papers (docs/reproduce.md) with our results."""
     from nearfar.cli._progress import progress
     from nearfar.reproduce import everything, names, reproduce
 

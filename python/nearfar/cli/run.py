@@ -16,7 +16,7 @@ SETTINGS = {
         "allow_interspersed_args": False,
         "obj": dict.fromkeys(
             ("-p", "--pid", "--watch"),
-            "run starts a program; `nearfar watch PID` shows one that it runs",
+            "run starts a program; to see a running `nearfar run`, use `nearfar watch PID`",
         ),
     },
     "epilog": "Example: nearfar run --fast 64M --far zstd -- sort big.txt",
@@ -41,7 +41,7 @@ def run(
         typer.Option(
             "--alone/--no-alone",
             help="First run the program without nearfar and discard its output, to measure the "
-            "slowdown. Implied by a share as --fast.",
+            "slowdown. Implied if --fast is a share.",
         ),
     ] = False,
     **options: Unpack[declared.Options],

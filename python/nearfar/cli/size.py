@@ -55,13 +55,16 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="-- COMMAND... | TRACE...",
-            help="A program to record and its arguments, or trace folders, or one fleet.toml, or "
-            "the folder of an earlier -o.",
+            help="A program to record and its arguments, or trace folders, or one TOML file "
+            "of a fleet of VMs, or a folder that `nearfar size -o` wrote.",
         ),
     ] = None,
     record: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where to record a program [default: NAME.trace]."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Trace folder to write when recording a program [default: NAME.trace].",
+        ),
     ] = None,
     show_output: Annotated[
         bool, typer.Option("--show-output", help="Show what the program prints, on standard error.")
@@ -75,9 +78,9 @@ def run(
     """Say how much memory, which page size and which swap a program needs.
 
     A program after `--` is recorded first, with its child processes, as by `nearfar capture`; what
-    it prints is not shown. --sample auto records a large one in a fraction of the time, and says
-    nothing of page sizes. --vm-image runs and records it in a virtual machine; --vm records your
-    own virtual machine. Limits are advised only if the whole run was recorded.
+    it prints is not shown. --sample auto records a large program in a fraction of the time, but
+    tells nothing about page sizes. --vm-image runs and records it in a virtual machine; --vm
+    records your own virtual machine. Limits are advised only if the whole run was recorded.
     """
     import nearfar.size as sizes
     from nearfar.capture import default_output

@@ -49,8 +49,8 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="PID | -- COMMAND...",
-            help="The number of a running process, or a program to start, which ends with nearfar, "
-            "and its arguments. `auto`, or the PID of a `nearfar run`, shows that run.",
+            help="A PID, or a program to start (it ends with nearfar) and its arguments. The PID "
+            "of a `nearfar run`, or `auto` for the only one, shows that run.",
         ),
     ] = None,
     cgroup: Annotated[
@@ -74,7 +74,8 @@ def run(
     prometheus: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Also write each answer as metrics (NAME.prom, for node_exporter)."
+            metavar="FILE",
+            help="Also write each answer as Prometheus metrics (NAME.prom, for node_exporter).",
         ),
     ] = None,
     emit: Emit = None,
@@ -86,7 +87,7 @@ def run(
     """Say how much memory a running program needs: a process, a service, a container.
 
     It watches which memory the program uses, at a small cost, and sends it no signal. A running
-    `nearfar run` is shown every second instead: memory, faults and moves of each process.
+    `nearfar run` is shown every second instead: memory, faults and page migrations of each process.
     """
     check_format(output_format)
     check_outputs(out, force)
@@ -99,7 +100,7 @@ def run(
         _show_run(pid, output_format)
         return 0
     if sum(given) != 1:
-        raise NearfarError("watch: give a PID, --cgroup, --unit, --container or -- COMMAND")
+        raise NearfarError("watch: give one of: a PID, --cgroup, --unit, --container, -- COMMAND")
     from nearfar.processes import terminate_as_interrupt
     from nearfar.watch import Plan, monitor
 

@@ -123,9 +123,9 @@ def _print_list(found: list[Workload]) -> None:
     table = Table()
     table.add_column("workload", importance=KEY)
     table.add_column("papers")
-    table.add_column("here")
+    table.add_column("installed")
     table.add_column("M records", justify="right")
-    table.add_column("MiB", justify="right")
+    table.add_column("MiB touched", justify="right")
     table.add_column("what it does", overflow="fold", narrow=28, importance=KEY)
     for one in found:
         here = "no" if one.missing() else "yes"
@@ -166,6 +166,6 @@ def _print_one(one: Workload) -> None:
         "full trace": "about {records:,} records, {pages:,} pages of 4 KiB, {seconds} s".format(
             **one.expected
         ),
-        "small trace": "after {skip_refs:,} records, {max_refs:,} records".format(**one.small),
+        "small trace": "{max_refs:,} records, after the first {skip_refs:,}".format(**one.small),
     }
     tables.show(tables.labelled((label, value) for label, value in facts.items() if value))

@@ -98,7 +98,7 @@ def devices(
     info = parse_json(read_trace(path))
     if info["source"].get("sample"):
         raise NearfarError(
-            f"{path}: holds a sample of the pages, and this needs every reference; capture "
+            f"{path}: holds a sample of the pages, but this command needs every reference; capture "
             "without --sample; `nearfar size` reads samples"
         )
     busy = _busy_threads(info)

@@ -23,7 +23,7 @@ OPTIONS: Final = (
     Option(
         "machine",
         "MachineLike | None",
-        "Machine name or file: the host of each device.",
+        "Host machine of the devices: a name or file.",
         shown=_PAGING["machine"].shown,
         metavar="MACHINE",
         choices=names.MACHINE,
@@ -39,7 +39,7 @@ OPTIONS: Final = (
     Option(
         "memory",
         "str",
-        "Memory with which the times are compared: a share of the peak resident set, or bytes.",
+        "Memory size at which devices are compared: a share of the peak resident set, or bytes.",
         default="75%",
         metavar="SIZE",
     ),
@@ -51,8 +51,8 @@ OPTIONS: Final = (
     Option(
         "cost",
         "str | None",
-        "Prices of a GiB in any currency, such as dram=4,nvme=0.1; a device without a price has no "
-        "cost.",
+        "Prices of a GiB in any currency, such as dram=4,nvme=0.1; a device without a price gets "
+        "no `cost`.",
         shown="no costs",
         metavar="NAME=PRICE,...",
     ),
@@ -65,42 +65,47 @@ ROWS: Final = Rows(
         text("storage", "The device.", title="device"),
         text(
             "access",
-            "How the program accesses memory on the device: by `page fault` or `load`.",
+            "How the program accesses pages on the device: by `page fault` or, as memory, by "
+            "`load`.",
         ),
         byte_size("memory_bytes", "The memory size of `--memory`, in bytes.", title="with"),
         number(
             "total_ns",
-            "Mean time of a reference with this memory, without first touches; null if zram cannot "
-            "hold the rest.",
+            "Mean time of a reference with `memory_bytes`, without first touches; null if zram's "
+            "compressed pages do not fit.",
             "ns per reference",
             nullable=True,
             title="time",
         ),
         share(
             "slowdown",
-            "Slowdown against memory for the whole resident set; null as above.",
+            "Slowdown compared with memory for the whole resident set; null if zram's compressed "
+            "pages do not fit.",
             nullable=True,
         ),
         integer(
             "device_reads",
-            "4 KiB pages read from the device after an eviction; null as above.",
+            "4 KiB pages read from the device after an eviction; null if zram's compressed pages "
+            "do not fit.",
             "pages",
             nullable=True,
             title="reads",
         ),
         byte_size(
             "needed_bytes",
-            "The smallest memory with a slowdown of at most `--slowdown`, zram's memory included.",
+            "The smallest memory with a slowdown of at most `--slowdown`, including zram's "
+            "compressed pages.",
             title="needed",
         ),
         byte_size(
             "device_bytes",
-            "Memory that does not fit in `needed_bytes`, on the device.",
+            "Memory on the device if the program has `needed_bytes`; for zram, before compression.",
             title="on device",
         ),
         number(
             "cost",
-            "`needed_bytes` and `device_bytes` at the prices of `--cost`; null without them.",
+            "Price of `needed_bytes` of DRAM and `device_bytes` of the device (`--cost`); null "
+            "if one of their prices is missing.",
             nullable=True,
         ),
     ),

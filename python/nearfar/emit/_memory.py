@@ -48,9 +48,9 @@ def heading(row: MemoryRow) -> list[str]:
     """Comment lines that explain the limits."""
     peak, needed = units.size(row["peak_bytes"]), units.size(row["memory_bytes"])
     if limits(row).high is None:
-        return [f"nearfar: {row['vm']}: resident at most {peak} so far."]
+        return [f"nearfar: {row['vm']}: peak resident set {peak} in the recorded run."]
     swap = units.clean(row["storage"] or "")
     return [
         f"nearfar: {row['vm']}: {needed} are enough with swap on {swap};",
-        f"resident at most {peak} so far.",
+        f"peak resident set {peak} in the recorded run.",
     ]

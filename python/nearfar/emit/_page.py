@@ -81,7 +81,8 @@ def who_gets_pages(row: PageRow) -> list[str]:
     if row["mechanism"] not in ("mthp", "thp"):
         return []
     return [
-        "Programs that request them get them (MADV_HUGEPAGE; QEMU does). For others: `echo always` "
+        "Programs that request such pages get them (MADV_HUGEPAGE; QEMU does). For others: `echo "
+        "always` "
         "to the same file, or `nearfar apply` for one program."
     ]
 

@@ -16,7 +16,7 @@ from nearfar.emit._placement import NEEDS as NEEDS
 from nearfar.emit._placement import heading, online_lines, refuse_memory_mode
 from nearfar.emit._shell import script
 
-SUMMARY = "shell lines that run daxctl"
+SUMMARY = "daxctl commands that turn devices into system memory"
 SUFFIX = ".sh"
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from nearfar.emit._page import PageRow, granule_error, page_count
 from nearfar.sizes import short
 
-SUMMARY = "kernel parameters of a guest or host"
+SUMMARY = "kernel parameters that set the page size of a guest or host"
 SUFFIX = ".cmdline"
 NEEDS = ("vm", "settable_page_bytes", "mechanism", "memory_bytes", "arch")
 

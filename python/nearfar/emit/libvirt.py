@@ -20,7 +20,7 @@ from nearfar.emit._page import NEEDS as NEEDS
 from nearfar.emit._shell import script
 from nearfar.sizes import short
 
-SUMMARY = "virt-xml commands, and XML to merge"
+SUMMARY = "virt-xml commands for a domain, and XML to merge"
 SUFFIX = ".sh"
 
 
@@ -50,7 +50,10 @@ def emit(row: PageRow) -> str:
         f"{'Sets' if memory else 'Keeps'} its memory size; no other setting changes.",
     ]
     if backed:
-        comments.append(f"The host needs free {short(size)} pages for all of it: --emit hugetlb.")
+        comments.append(
+            f"The host needs free {short(size)} pages for all of the guest's memory: "
+            f"--emit hugetlb."
+        )
     body = [
         f"domain=${{1:-{row['vm']}}}",
         "[ $# -eq 0 ] || shift",

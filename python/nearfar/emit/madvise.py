@@ -33,7 +33,7 @@ class RegionsRow(TypedDict):
     regions: Sequence[explain.SizesRow]
 
 
-SUMMARY = "a map of mappings and pages, and a wrapper"
+SUMMARY = "a list of page sizes by mapping, and a wrapper that requests them"
 SUFFIX = ".sh"
 NEEDS = ("vm", "regions")
 

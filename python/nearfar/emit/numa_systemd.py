@@ -17,7 +17,7 @@ from nearfar.emit._placement import heading, online_lines, refuse_memory_mode, w
 from nearfar.emit._shell import config, exec_line
 from nearfar.errors import NearfarError
 
-SUMMARY = "a unit that adds memory and sets weights at boot"
+SUMMARY = "a systemd unit that adds memory nodes and sets interleave weights at boot"
 SUFFIX = ".service"
 
 

@@ -32,7 +32,7 @@ def emit(row: PageRow) -> str:
         path = f"/dev/hugepages{'' if size == '2M' else size}"
         lines += [
             "Append to the guest's command line: qemu-system-... $(grep -v '^#' FILE)",
-            f"The host needs free {size} pages for all of its memory (--emit hugetlb), and",
+            f"The host needs free {size} pages for all of the guest's memory (--emit hugetlb), and",
             f"  mount -t hugetlbfs -o pagesize={size} none {path}",
             "unless it is mounted. If the command line has -object memory-backend-..., replace",
             f"each with memory-backend-memfd,hugetlb=on,hugetlbsize={size}.",

@@ -20,7 +20,7 @@ from nearfar.emit._page import NEEDS as NEEDS
 from nearfar.emit._page import PageRow, heading, setting_lines, who_gets_pages
 from nearfar.emit._shell import script
 
-SUMMARY = "shell lines that write sysfs"
+SUMMARY = "shell lines that set the page size in sysfs"
 SUFFIX = ".sh"
 
 

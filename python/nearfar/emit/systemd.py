@@ -14,7 +14,7 @@ from nearfar.emit._page import NEEDS as NEEDS
 from nearfar.emit._page import PageRow, heading, setting_file, setting_lines, who_gets_pages
 from nearfar.emit._shell import config, exec_line
 
-SUMMARY = "a unit that writes sysfs at boot"
+SUMMARY = "a systemd unit that sets the page size at boot"
 SUFFIX = ".service"
 
 

@@ -16,7 +16,7 @@ from nearfar.emit._memory import NEEDS as NEEDS
 from nearfar.emit._memory import MemoryRow, heading, limits
 from nearfar.emit._shell import config
 
-SUMMARY = "a drop-in with MemoryHigh= and MemoryMax="
+SUMMARY = "a systemd drop-in with MemoryHigh= and MemoryMax="
 SUFFIX = ".conf"
 
 

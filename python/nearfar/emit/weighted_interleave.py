@@ -16,7 +16,7 @@ from nearfar.emit._placement import heading, weight_lines
 from nearfar.emit._shell import script
 from nearfar.errors import NearfarError
 
-SUMMARY = "shell lines that write the weights"
+SUMMARY = "shell lines that set interleave weights"
 SUFFIX = ".sh"
 
 

@@ -21,7 +21,7 @@ from nearfar.emit._memory import MIB
 from nearfar.emit._shell import config
 from nearfar.errors import NearfarError
 
-SUMMARY = "a zram-generator.conf for what does not fit"
+SUMMARY = "a zram-generator.conf for memory that does not fit"
 SUFFIX = ".conf"
 NEEDS = ("vm", "memory_bytes", "swapped_bytes", "zram_bytes")
 

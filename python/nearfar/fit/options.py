@@ -15,8 +15,8 @@ OPTIONS: Final = (
     Option(
         "quantity",
         "str | None",
-        "What to fit.",
-        shown="whatever the table has",
+        "Rate to fit: TLB misses or page faults.",
+        shown="those in the table",
         metavar="NAME",
         choices=tuple((name, "") for name in QUANTITIES),
         open=False,
@@ -40,8 +40,8 @@ OPTIONS: Final = (
     Option(
         "model",
         "str | None",
-        "The formula, of page size p.",
-        shown=", ".join(f"{model} of {name} rates" for name, model in QUANTITIES.items()),
+        "Formula of the rate by page size p.",
+        shown=", ".join(f"{model} for {name} rates" for name, model in QUANTITIES.items()),
         metavar="NAME",
         choices=tuple((model.name, model.formula) for model in MODELS.values()),
         open=False,
@@ -60,11 +60,16 @@ _MEMORY: Final = (
 
 ROWS: Final = Rows(
     columns=(
-        text("quantity", "What was fitted: `tlb` or `fault`."),
+        text("quantity", "Fitted rate: `tlb` (misses) or `fault` (page faults)."),
         *_MEMORY,
         byte_size("page_bytes", "Page size."),
-        number("predicted", "The rate by the model.", "per reference"),
-        number("measured", "The rate of the table, or null.", "per reference", nullable=True),
+        number("predicted", "Rate that the model predicts.", "per reference"),
+        number(
+            "measured",
+            "Rate in the table; null if the table lacks the page size.",
+            "per reference",
+            nullable=True,
+        ),
         text("verdict", "How good the fit is: `good`, `fair` or `bad`."),
         text("model", "The formula that was fitted."),
     ),
@@ -77,16 +82,21 @@ DECISION: Final = Rows(
         *_MEMORY,
         text("storage", "Storage of the machine."),
         byte_size("page_bytes", "A measured page size, or one between two measured ones."),
-        number("time_ns", "Time of a reference.", "ns"),
-        number("gain", "Share of the time at 4 KiB that it saves, or null.", nullable=True),
+        number("time_ns", "Predicted mean time of a reference.", "ns"),
         number(
-            "error",
-            "Error of the time: 0 if measured, else the largest at an inner measured size that the "
-            "fit leaves out; null with two sizes.",
+            "gain",
+            "Share of the time with 4 KiB pages that the page size saves; null "
+            "without a time for 4 KiB.",
             nullable=True,
         ),
-        flag("measured", "Whether its rates were measured."),
-        flag("chosen", "Whether it is the page size to use."),
+        number(
+            "error",
+            "Relative error of `time_ns`: 0 if measured, else the largest at a measured size, "
+            "except the first and last, that is predicted from the others; null with two sizes.",
+            nullable=True,
+        ),
+        flag("measured", "Whether the rates at this page size were measured."),
+        flag("chosen", "Whether this is the page size to use."),
     ),
     keys=(("memory_fraction", "memory_bytes"), "storage", "page_bytes"),
     metrics={"time_ns": "less"},

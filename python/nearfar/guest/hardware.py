@@ -120,7 +120,10 @@ class Hardware:
         ]
         dies = len(by_socket[0]) if by_socket else 0
         if hosts[:1] != [0] or any(len(members) != dies for members in by_socket):
-            raise NearfarError("guest: QEMU needs processors on node 0, and equal sockets")
+            raise NearfarError(
+                "guest: QEMU needs processors on node 0, and equally many nodes "
+                "with processors on each socket"
+            )
         if any(self.nodes[host].cpus != cores for host in hosts):
             raise NearfarError("guest: QEMU needs the same number of processors on each node")
         if self.links and not architecture.has_latencies:

@@ -99,7 +99,7 @@ def _sections(bench: Bench, storage_paths: Sequence[Path]) -> Section:
         name, device = storage.storage(bench, path)
         devices[name] = {"nvme": device}
     if not devices:
-        bench.notes.append("storage: none; studies that page to one need it: --storage PATH")
+        bench.notes.append("storage: not measured; studies of paging need one: --storage PATH")
     return {
         "cpu": cpu,
         "cache": caches,

@@ -100,13 +100,13 @@ def zero_fill(
             continue
         how = first_how = f"{size(each)} per run, newly mapped, {_AMID}"
         if backed is None:
-            bench.notes.append(f"{key}.first: of memory that the host backed already")
+            bench.notes.append(f"{key}.first: measured on memory that the host backed already")
         elif backed:
             others = f"{backed} other runs used backed memory"
             first_how = f"{how}, which the host had to allocate; {others}"
         sections[size_text(page)] = {
             "first": bench.time(f"{key}.first", first, first_how),
-            "again": bench.time(f"{key}.again", again, f"{how}, after as much was freed"),
+            "again": bench.time(f"{key}.again", again, f"{how}, after the same amount was freed"),
         }
         # In a fault on the largest page, clearing has the largest share.
         if zeroing is None and all(run > page_fault for run in again.runs):

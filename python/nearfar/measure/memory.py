@@ -24,7 +24,9 @@ _CAPACITY_RUNS: Final = 3
 #: Tries of a measurement that other programs may disturb.
 _TRIES: Final = 8
 #: Source of values that depend on the program more than on the processor.
-_ASSUMED: Final = "assumption: near the run times of eleven programs on Zen 4, by --view machine"
+_ASSUMED: Final = (
+    "assumption: with it, --view machine comes near the run times of eleven programs on Zen 4"
+)
 
 
 def cpu(bench: Bench, known: Documented | None) -> tuple[Section, float]:
@@ -335,12 +337,16 @@ def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced | Non
     second = _entries(tlb, "second")
     if known.upper_directories is not None:
         # The guides give no separate number for directories.
-        where = f"assumption: half of the second-level TLB, which holds both; {known.guide}"
+        where = (
+            "assumption: half of the second-level TLB, which holds pages and directories; "
+            f"{known.guide}"
+        )
         directories = Sourced(max((second or _entries(tlb, "first")) // 2, 1), where)
         upper = Sourced(known.upper_directories, known.guide)
     else:
         where = (
-            f"assumption: {known.guide.partition(',')[0]} documents such caches, not their sizes"
+            f"assumption: {known.guide.partition(',')[0]} documents paging-structure caches, not "
+            f"their sizes"
         )
         directories, upper = Sourced(32, where), Sourced(4, where)
     walk: Section = {

@@ -59,10 +59,12 @@ def storage(bench: Bench, path: Path) -> tuple[str, Section]:
     with _opened(path, bench.quick) as (reads, span, writes, unit):
         read_latency, read_bandwidth = _requests(bench, key, "read", reads, span)
         if writes is None:
-            why = "assumption: as the read; a device is not written to"
+            why = "assumption: equal to the read; block devices are not written to"
             write_latency = Sourced(read_latency.value, why)
             write_bandwidth = Sourced(read_bandwidth.value, why)
-            bench.notes.append(f"{key}: writes to a block device are not measured; taken as reads")
+            bench.notes.append(
+                f"{key}: writes to a block device are not measured; assumed equal to reads"
+            )
         else:
             span = _QUICK_FILE if bench.quick else _FILE
             write_latency, write_bandwidth = _requests(bench, key, "write", writes, span)

@@ -33,7 +33,7 @@ def measures(all_modules: bool = False) -> dict[str, tuple[float, str]]:
                     "1G", mode="kmem-dax", nodes=[node], threads=24,
                     pattern=pattern, writes=writes,
                 ).rows[0]  # fmt: skip
-                note = f"node {node}, 24 threads, a third of its {_MODULES} modules"
+                note = f"node {node}, 24 threads, divided by its {_MODULES} modules"
                 values[f"{kind}-{pattern}-{way}"] = (_known(seen["gb_per_second"]) / _MODULES, note)
     for (mode, size), published in TABLE_2.items():
         row = cell(mode, size)
@@ -103,7 +103,7 @@ def _no_benefit(values: Values, _: Cell) -> tuple[float, str]:
 
 def _remote(values: Values, _: Cell) -> tuple[float, str]:
     at = {size: values[f"alius-{size}"][0] for size in (1000, 2000, 3000)}
-    return (at[3000] - at[2000]) / (at[2000] - at[1000]), "table 2: 2.07"
+    return (at[3000] - at[2000]) / (at[2000] - at[1000]), "in table 2 of the paper: 2.07"
 
 
 def _pairs() -> Values:

@@ -37,7 +37,7 @@ def report(result: ApplyResult) -> RenderableType:
         parts.append(_prediction(result.prediction, base, size))
         parts += [Text(f"{_name(row['quantity'])}: {row['why']}") for row in result.prediction]
     if plan.changes:
-        parts.append(Text("The switches of the machine are restored."))
+        parts.append(Text("The machine's huge page settings are restored."))
     return Group(*parts)
 
 
@@ -49,7 +49,7 @@ def plan_lines(result: ApplyResult) -> list[str]:
     if plan.disable:
         lines.append("  for the command alone: PR_SET_THP_DISABLE (prctl); nothing else changes")
     elif not plan.changes:
-        lines.append("  no switch needs changing")
+        lines.append("  no kernel setting needs changing")
     else:
         lines.append(
             "  for the whole machine while the command runs: other programs get such pages too; "

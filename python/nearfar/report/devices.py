@@ -48,7 +48,7 @@ def compressed(rows: Sequence[declared.Row]) -> Iterator[str]:
         if row["storage"] != ZRAM:
             continue
         if row["total_ns"] is None:
-            yield "zram: the swapped pages, compressed, would fill this memory; give more."
+            yield "zram: the swapped pages, compressed, would fill the memory; give more --memory."
         elif row["device_reads"]:
             yield "zram: compressed pages take a part of the memory, so more pages are read."
 
@@ -58,7 +58,7 @@ def answer(result: DevicesResult) -> list[str]:
     rows, run = result.rows, result.run
     least = min(row["needed_bytes"] for row in rows)
     best = [row["storage"] for row in rows if row["needed_bytes"] == least]
-    names = "any of them" if len(best) == len(rows) else ", ".join(best)
+    names = "any of the devices" if len(best) == len(rows) else ", ".join(best)
     text = f"Least memory: {units.size(least)} with {names}."
     basis = f"Machine {run['machine']}; peak resident set {units.size(run['peak_bytes'])}."
     return [units.clean(text), units.clean(basis)]

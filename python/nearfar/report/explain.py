@@ -113,7 +113,7 @@ def sizes(rows: Sequence[declared.SizesRow], of: str = "") -> list[RenderableTyp
     line = f"{rest} {'other regions' if larger else 'regions'}: 4 KiB, larger pages gain nothing."
     names = ("page_bytes", "saved_share", "saved_ns", "resident_bytes", "added_bytes", "name")
     heads, cells = declared.SIZES_ROWS.heads(*names), texts(declared.SIZES_ROWS, names, larger)
-    title = f"Regions{of} that gain by larger pages, and the memory that these add"
+    title = f"Regions{of} that gain by larger pages, and the memory that larger pages add"
     return [
         *([listing(title, heads, cells, paths=True)] if cells else []),
         *([Text(line)] if rest else []),

@@ -33,7 +33,7 @@ def fit(result: Fits) -> RenderableType:
         ]
         for fit in fits
     ]
-    heads = ["of", "memory", "verdict", "R2", "model", "coefficients"]
+    heads = ["rate", "memory", "verdict", "R2", "model", "coefficients"]
     table = listing(f"Fitted models, p: page size in {fits[0]['page_unit']}", heads, rows)
     return Group(Text(f"Fits: {', '.join(verdicts)}.", style="bold"), Text(""), table)
 
@@ -66,7 +66,11 @@ def _chosen(row: declared.DecisionRow, memory: str) -> str:
     where = f"{row['storage']}, memory {memory}" if memory else row["storage"]
     saved = f", {units.percent(row['gain'])} less than with 4 KiB" if row["gain"] else ""
     measured = " (measured)" if row["measured"] else ""
-    error = f"; the time is within {units.percent(row['error'])}" if row["error"] else ""
+    error = (
+        f"; predictions of left-out measured sizes err by at most {units.percent(row['error'])}"
+        if row["error"]
+        else ""
+    )
     time = units.duration(row["time_ns"])
     return f"{where}: {units.size(row['page_bytes'])} pages, {time}{saved}{measured}{error}."
 

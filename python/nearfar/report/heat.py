@@ -32,7 +32,7 @@ def heat(found: HeatResult) -> RenderableType:
         ("monitored", units.size(found.monitored_bytes)),
         ("working set", f"mean {units.size(working['mean'])}, half of the time at most "
                         f"{units.size(working['p50'])}, most {units.size(working['most'])}"),
-        ("counted as", "in damo: each region with a sampled access counts whole"),
+        ("counted as", "in damo: a region with a sampled access is in the working set as a whole"),
         ("samples", f"up to {found.samples} per region and snapshot, one every "
                     f"{units.duration(found.sample_ns)}{assumed}"),
         ("not known", "references and their order, reads or writes, pages within a region: no "
@@ -57,14 +57,14 @@ def heat(found: HeatResult) -> RenderableType:
         labelled(facts),
         Text(""),
         listing(
-            "Heat by time; bytes accessed at a time, 95 %",
+            "Heat by time: bytes accessed in a sampling interval, with bounds of 95 %",
             ["seconds", "at least", "likely", "at most", "working set"],
             times,
         ),
         Text(""),
         listing(
             "Hottest pieces of the address space",
-            ["from", "size", "samples with an access", "last at, s"],
+            ["from", "size", "samples with an access", "last access, s"],
             pieces,
         ),
     )

@@ -102,7 +102,9 @@ def run(rows: Sequence[numa_run.Row]) -> RenderableType:
 def pair(rows: Sequence[numa_pair.Row]) -> RenderableType:
     """The slowdown of two virtual machines that share a cache."""
     slow = [slowdown for row in rows for slowdown in (row["slowdown_a"], row["slowdown_b"])]
-    answer = f"Together they are {min(slow):.2f}x to {max(slow):.2f}x as slow as alone."
+    answer = (
+        f"Together the virtual machines are {min(slow):.2f}x to {max(slow):.2f}x as slow as alone."
+    )
     heads = ("places in the cache", "hits alone", "hits together", "slowdown")
     shown = _table("Two virtual machines in memory mode", *heads)
     for row in rows:
@@ -121,7 +123,7 @@ def plan(rows: Sequence[numa_plan.Row]) -> RenderableType:
     names = (
         "mode", "nodes", "weights", "latency_ns", "gb_per_second", "bound_by", "clear_seconds"
     )  # fmt: skip
-    shown = _table("Ways to place it", "", *numa_plan.ROWS.heads(*names))
+    shown = _table("Possible placements", "", *numa_plan.ROWS.heads(*names))
     for row in rows:
         lists = [",".join(map(str, row["nodes"])), ",".join(map(str, row["weights"]))]
         if not row["possible"]:
@@ -155,7 +157,7 @@ def plan(rows: Sequence[numa_plan.Row]) -> RenderableType:
 
 def nodes(rows: Sequence[Node]) -> RenderableType:
     """Memory nodes as the machine describes them."""
-    heads = ("node", "kind", "size", "CPUs", "socket", "read", "bandwidth", "from")
+    heads = ("node", "kind", "size", "CPUs", "socket", "read latency", "read bandwidth", "source")
     shown = _table("Memory nodes", *heads)
     for row in rows:
         latency, rate = row.read_latency, row.read_bandwidth

@@ -95,7 +95,9 @@ def _start(row: declared.Row) -> str:
     text = f"; filling memory is {at_most}{units.percent(row['start_share'])} of the run"
     if row["bloat_bytes"] or row["start_gain"]:
         sign = "less" if row["start_gain"] >= 0 else "more"
-        text += f" and takes {units.percent(abs(row['start_gain']))} {sign} time"
+        text += (
+            f" and takes {units.percent(abs(row['start_gain']))} {sign} time than with 4 KiB pages"
+        )
     return text
 
 

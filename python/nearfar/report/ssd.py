@@ -47,7 +47,7 @@ def headline(result: SsdResult) -> str:
         first = rows[0]
         time = units.duration(best["seconds"] * 1e9)
         if len(rows) > 1 and all(row["seconds"] == best["seconds"] for row in rows):
-            sentences.append(f"At {units.size(best['dram_bytes'])} all take {time}.")
+            sentences.append(f"At {units.size(best['dram_bytes'])} all policies take {time}.")
             continue
         text = f"At {units.size(best['dram_bytes'])} {units.clean(best['epf'])} is quickest, {time}"
         if best is not first:
@@ -88,7 +88,9 @@ def _without_faults(result: SsdResult) -> str:
 
 
 def _times(groups: Sequence[Sequence[declared.Row]]) -> Table:
-    title = "Time by DRAM and policy; embedded page faults (EPF) an access, share passed on"
+    title = (
+        "Time by DRAM and policy; embedded page faults (EPF) per access, share passed to the kernel"
+    )
     table = Table(title, collapse_padding=True)
     before, after = ("dram_bytes", "epf", "seconds"), ("embedded_fault_rate", "passed_share")
     heads = declared.ROWS.heads
@@ -110,7 +112,7 @@ def _times(groups: Sequence[Sequence[declared.Row]]) -> Table:
 
 #: Titles and columns of the other tables.
 _FLASH: Final = (
-    "The device: mean time of a service, predicted and actual; commands",
+    "The device: mean service time of an embedded page fault, predicted and actual; flash commands",
     ("dram_bytes", "epf", "predicted_us_mean", "actual_us_mean", "flash_reads", "flash_programs",
      "gc_collections", "gc_moved", "write_amplification"),
 )  # fmt: skip
@@ -148,8 +150,8 @@ def _state(result: SsdResult) -> str:
         f"Flash at the start: {units.count(state['mapped_pages'])} pages hold data after "
         f"{units.count(writes)} writes ({units.count(state['further_writes'])} more than "
         f"requested), {units.count(state['collections'])} collections, at least "
-        f"{state['least_free_blocks']} free blocks a plane; collection is "
-        f"{'due' if state['collecting'] else 'not due'} in every plane."
+        f"{state['least_free_blocks']} free blocks per plane; garbage collection is "
+        f"{'due in every plane' if state['collecting'] else 'not yet due in some plane'}."
     )
 
 

@@ -86,7 +86,10 @@ def _peak(result: PagingResult) -> str:
     if peak is None:
         return ""
     touched = units.size(result.run["footprint_bytes"])
-    return f"; memory of a peak resident set of {units.size(peak)} (footprint {touched})"
+    return (
+        f"; memory sizes are shares of the peak resident set, {units.size(peak)} "
+        f"(footprint {touched})"
+    )
 
 
 def best_pages(result: PagingResult) -> Table:
@@ -187,7 +190,7 @@ def fits(result: PagingResult) -> Table:
     """The fitted models, with confidence intervals, quality and verdict."""
     title = f"Fitted models, p: page size in {findings.page_unit(result.fits)}"
     table = Table(f"{title}; confidence intervals in brackets")
-    table.add_column("of", importance=KEY)
+    table.add_column("rate", importance=KEY)
     table.add_column(paging_declared.ROWS.head("memory_bytes"), justify="right", importance=KEY)
     table.add_column("model and coefficients", overflow="fold", importance=KEY)
     table.add_columns(("R2", "RMSE", "leave-one-out"), justify="right")
@@ -277,7 +280,7 @@ def _regions(regions: Sequence[info_declared.RegionsRow]) -> Table:
 
 
 def _hot(parts: Sequence[info_declared.HotRow]) -> Table:
-    table = Table("Hot parts: pages with 8 times the data references of the average page")
+    table = Table("Hot parts: pages with at least 8 times the data references of the average page")
     head = info_declared.HOT_ROWS.head
     table.add_column("addresses", overflow="fold", narrow=16, importance=KEY)
     table.add_column(head("name"), overflow="fold", narrow=12)
@@ -304,7 +307,8 @@ def _working_set(found: Content) -> Table:
     resident = points[0]["resident_bytes"] is not None
     title = "Working set and resident set" if resident else "Working set"
     table = Table(
-        f"{title}; bytes touched by the {units.count(found['working_set_records'])} records before"
+        f"{title}; working set: bytes touched by the last "
+        f"{units.count(found['working_set_records'])} records"
     )
     columns = ("record", "bytes", "resident_bytes") if resident else ("record", "bytes")
     table.add_columns(info_declared.WORKING_SET_ROWS.heads(*columns), justify="right")
@@ -318,7 +322,7 @@ def _working_set(found: Content) -> Table:
 def _phases(found: Sequence[Phase]) -> Table:
     table = Table("Phases: where the size of the working set shifts")
     resident = found[0].resident_bytes is not None
-    heads = ("of the run", "working set", *(["most resident"] if resident else []))
+    heads = ("part of the run", "working set", *(["most resident"] if resident else []))
     table.add_columns(heads, justify="right")
     for phase in found:
         table.add_row(

@@ -124,7 +124,7 @@ def _memory(curves: Sequence[MemoryCurve], what: str) -> _Plot:
         )
         for curve in curves[: len(_MARKS)]
     ]
-    title = f"times as long as with {units.size(curves[0].whole.bytes)}, by {what} size"
+    title = f"time as a multiple of that with {units.size(curves[0].whole.bytes)}, by {what} size"
     return _Plot(title, lines, float)
 
 

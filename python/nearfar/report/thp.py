@@ -54,7 +54,7 @@ def cells(rows: Sequence[declared.Row]) -> tuple[list[str], list[list[str]]]:
 
 
 #: The title of the table of areas.
-AREAS = "Areas: time that they save once memory is filled, and memory that they add"
+AREAS = "Areas: time that a policy saves in each once memory is filled, and memory that it adds"
 
 
 def area_cells(result: ThpResult) -> tuple[list[str], list[list[str]]]:

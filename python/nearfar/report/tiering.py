@@ -87,7 +87,7 @@ def by_memory(result: TieringResult, memories: Sequence[Memory]) -> Table:
         if row["phase"] == rows[-1]["phase"]
     }
     names = list(dict.fromkeys(row["policy"] for row in rows))
-    table = Table("Time of an access, by fast memory", padding=(0, 1, 0, 0))
+    table = Table("Time of an access, by size of fast memory", padding=(0, 1, 0, 0))
     table.add_column(declared.ROWS.head("fast_node_bytes"), justify="right", importance=KEY)
     table.add_columns(map(units.clean, names), justify="right")
     for memory in memories:

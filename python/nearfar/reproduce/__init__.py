@@ -301,7 +301,7 @@ def everything(
         counts[name] = {"rows": result.counted, "hold": result.holding}
         rows += result.rows
     captured = (
-        f"those of {given['traces']}" if "traces" in given else "the bundled views of whole runs"
+        f"captures in {given['traces']}" if "traces" in given else "the bundled views of whole runs"
     )
     run = {
         "study": "reproduce --all",

@@ -89,7 +89,7 @@ class MicroBenchmark:
             # The last word is the number of pages with wrong contents.
             words = report.read_text(encoding="ascii").split() if report.exists() else []
         if outcome.exit_code != 0 or len(words) != ROUNDS + 2:
-            why = outcome.why or f"it ended with {outcome.exit_code}"
+            why = outcome.why or f"it ended with exit code {outcome.exit_code}"
             raise NearfarError(f"nomad.c under {policy}: {why}", exit_code=1)
         return LiveRun(outcome, [float(word) for word in words[:-1]], self.operations)
 

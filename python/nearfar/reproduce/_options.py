@@ -10,7 +10,12 @@ from typing import Final
 from nearfar.schema import Column, Option, Rows
 
 OPTIONS: Final = (
-    Option("full", "bool", "Capture or simulate at full size first; takes long.", default=False),
+    Option(
+        "full",
+        "bool",
+        "Capture programs (tiering: simulate) at full size; takes long.",
+        default=False,
+    ),
     Option(
         "traces",
         "str | Path | None",
@@ -43,14 +48,16 @@ TABLES: Final = {
                    python="float | str"),
             Column("ours", "double", True, "", "Our number, or null; a statement in words is "
                    "measured as a share of cases, a count or a ratio."),
-            Column("unit", "string", False, "", "Unit of both."),
-            Column("tolerance", "string", False, "", "`equal`, `within 0.1`, `within 10%`, `factor "
-                   "2`; of our number alone `>= 3`, `<= 3`, `3 to 9`."),
-            Column("holds", "bool", True, "", "Whether ours is within the tolerance; null, and not "
+            Column("unit", "string", False, "", "Unit of `published` and `ours`."),
+            Column("tolerance", "string", False, "", "Allowed difference (`equal`, `within 0.1`, "
+                   "`within 10%`, `factor 2`, `+- 0.05`), or limits of `ours` alone (`>= 3`, "
+                   "`3 to 9`, `above 1`)."),
+            Column("holds", "bool", True, "", "Whether `ours` is within `tolerance`; null, and not "
                    "counted, for an input."),
             Column("note", "string", False, "", "Details; `why:` and the reason if it does "
                    "not hold."),
-            Column("input", "string", False, "", "What ours only repeats: a key of a machine file "
+            Column("input", "string", False, "", "The input that `ours` only repeats: a key of a "
+                                                 "machine file "
                    "(`MACHINE: KEY`), a choice of the study, or its `definition`; empty for a "
                    "result."),
         ),
@@ -59,13 +66,16 @@ TABLES: Final = {
     ),
     "sensitivity": Rows(
         columns=(
-            Column("setting", "string", False, "", "The changed choice."),
-            Column("why", "string", False, "", "What it represents.", "stands for"),
-            Column("holds", "int64", False, "", "Rows that then hold.", "hold"),
-            Column("rows", "int64", False, "", "Rows in all."),
-            Column("more", "string", False, "", "Items that hold only then.",
+            Column("setting", "string", False, "", "The changed choice of what the papers leave "
+                                                   "open."),
+            Column("why", "string", False, "", "What `setting` stands for.", "stands for"),
+            Column("holds", "int64", False, "", "Rows that hold with `setting`.", "hold"),
+            Column("rows", "int64", False, "", "Rows that count: all but inputs."),
+            Column("more", "string", False, "", "Items that hold with `setting`, but not as "
+                                                "chosen.",
                    python="list[str]"),
-            Column("fewer", "string", False, "", "Items that no longer hold then.",
+            Column("fewer", "string", False, "", "Items that hold as chosen, but not with "
+                                                 "`setting`.",
                    python="list[str]"),
         ),
         keys=("setting",),

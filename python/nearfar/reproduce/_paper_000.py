@@ -64,7 +64,7 @@ def _nvm_translation(evidence: Evidence) -> tuple[float, str]:
         hdd, nvm = (float(t[_USUAL] / (t[_USUAL] + d[_USUAL])) for t, d in parts)
         cases.append(nvm > hdd)
         shown[name] = f"{100 * nvm:.0f} % against {100 * hdd:.2g} %"
-    return share(cases), f"share at 4 KiB: {by_workload(shown)}"
+    return share(cases), f"translation's share at 4 KiB, NVM against disk: {by_workload(shown)}"
 
 
 def _nvm_turn(evidence: Evidence) -> tuple[float, str]:
@@ -125,7 +125,9 @@ def _model_time(evidence: Evidence) -> tuple[float, str]:
 def _gain_mean(evidence: Evidence) -> tuple[float, str]:
     gains = [row["simulated_gain"] for row in _on_nvm(evidence)]
     every = [row["simulated_gain"] for row in evidence.vms.values()]
-    return float(np.mean(gains)), f"with the two on disks {units.percent(float(np.mean(every)))}"
+    return float(
+        np.mean(gains)
+    ), f"with the two VMs on disks {units.percent(float(np.mean(every)))}"
 
 
 def _gain_most(evidence: Evidence) -> tuple[float, str]:
@@ -141,7 +143,7 @@ def _gain_least(evidence: Evidence) -> tuple[float, str]:
 def _first(evidence: Evidence) -> tuple[float, str]:
     ranked = sorted(_on_nvm(evidence), key=lambda row: -float(row["simulated_gain"]))
     order = [row["vm"] for row in ranked]
-    return order.index("VM-4") + 1, f"first is {order[0]}"
+    return order.index("VM-4") + 1, f"{order[0]} gains most"
 
 
 def _gain_all(evidence: Evidence) -> tuple[float, str]:
@@ -180,7 +182,7 @@ def _bound(evidence: Evidence, row: Advice) -> str:
     """The most that larger pages could gain by fewer TLB misses (the papers' equations 1 to 3)."""
     translation, _ = evidence.waits(*_case(row))
     most = float(translation[_USUAL]) / row["baseline_4k_ns"]
-    return f"no TLB miss at all would gain {units.percent(most)}"
+    return f"saving every TLB miss would gain {units.percent(most)}"
 
 
 def _case(row: Advice) -> tuple[str, str, float | None]:

@@ -68,7 +68,7 @@ def turns(evidence: Evidence, workloads: Sequence[str]) -> tuple[float, str]:
     places = {name: fewest(evidence, name) for name in workloads}
     shown = {name: units.size(SIZES[place]) for name, place in places.items()}
     inside = [0 < place < len(evidence.points(name)) - 1 for name, place in places.items()]
-    return share(inside), f"fewest faults: {by_workload(shown)}"
+    return share(inside), f"page size with fewest faults: {by_workload(shown)}"
 
 
 def _read_ns(machine: str, storage: str, size: int = 4096) -> float:
@@ -81,26 +81,29 @@ def _gap(machine: str, storage: str, size: int = 4096) -> float:
 
 
 def _hdd_time(_: Evidence) -> tuple[float, str]:
-    return _read_ns("desktop-hdd", "hdd") / 1e6, "machines/desktop-hdd.toml, a random 4 KiB"
+    return _read_ns("desktop-hdd", "hdd") / 1e6, "machines/desktop-hdd.toml, a random read of 4 KiB"
 
 
 def _hdd_gap(_: Evidence) -> tuple[float, str]:
-    return _gap("desktop-hdd", "hdd"), f"machines/desktop-hdd.toml, a random 4 KiB; {_AGAINST}"
+    return _gap(
+        "desktop-hdd", "hdd"
+    ), f"machines/desktop-hdd.toml, a random read of 4 KiB; {_AGAINST}"
 
 
 def _flash_time(_: Evidence) -> tuple[float, str]:
-    return _read_ns("nvme", "nvme") / 1e3, "machines/nvme.toml, a random 4 KiB"
+    return _read_ns("nvme", "nvme") / 1e3, "machines/nvme.toml, a random read of 4 KiB"
 
 
 def _flash_gap(_: Evidence) -> tuple[float, str]:
-    note = f"machines/nvme.toml, a random 4 KiB of a consumer drive; {_AGAINST}"
+    note = f"machines/nvme.toml, a random read of 4 KiB from a consumer drive; {_AGAINST}"
     return _gap("nvme", "nvme"), note
 
 
 def _nvm_gap(_: Evidence) -> tuple[float, str]:
     pmem = _gap("optane-ssd", "optane-pmem", 512)
     return _gap("optane-ssd", "optane-ssd"), (
-        f"an Optane SSD behind NVMe, a random 4 KiB; Optane persistent memory: {pmem:.2g} times "
+        f"an Optane SSD behind NVMe, a random read of 4 KiB; Optane persistent memory: "
+        f"{pmem:.2g} times "
         f"for 512 B; {_AGAINST}"
     )
 
@@ -111,7 +114,9 @@ def _influence(evidence: Evidence) -> tuple[float, str]:
         translation, data = (float(part[_USUAL]) for part in evidence.waits(name, "nvm-1x"))
         more.append(translation > data)
         shown[name] = f"{units.duration(translation)} against {units.duration(data)}"
-    return share(more), f"TLB misses against faults, a reference: {by_workload(shown)}"
+    return share(
+        more
+    ), f"time of TLB misses against that of faults, per reference: {by_workload(shown)}"
 
 
 def _slower_smaller(evidence: Evidence) -> tuple[float, str]:
@@ -120,7 +125,7 @@ def _slower_smaller(evidence: Evidence) -> tuple[float, str]:
         best = [evidence.best(name, storage) for storage in STORAGES]
         cases.append(best[0] >= best[1] >= best[2] and best[0] > best[2])
         shown[name] = " > ".join(units.size(size) for size in best)
-    return share(cases), f"best at 1x > 10x > 100x: {by_workload(shown)}"
+    return share(cases), f"best page at 1x > 10x > 100x DRAM: {by_workload(shown)}"
 
 
 def _falls_at_1x(evidence: Evidence, name: str) -> list[bool]:
@@ -181,7 +186,9 @@ def _tlb_steep(evidence: Evidence) -> tuple[float, str]:
 def _tlb_flattens(evidence: Evidence) -> tuple[float, str]:
     saved = -np.diff(evidence.misses("kghostview")[_LAST - 1 :])
     note = ", ".join(f"{value:.2g}" for value in saved)
-    return share(falling(saved)), f"misses a reference saved by each doubling from 4 KiB: {note}"
+    return share(
+        falling(saved)
+    ), f"TLB misses per reference saved by each doubling from 4 KiB: {note}"
 
 
 def _power_fit(evidence: Evidence) -> tuple[float, str]:
@@ -224,7 +231,7 @@ def _memory_shapes(evidence: Evidence) -> tuple[float, str]:
         places = _fewest_by_memory(evidence, name)
         cases.append(len(set(places)) > 1)
         shown[name] = f"{units.size(SIZES[places[0]])} to {units.size(SIZES[places[-1]])}"
-    return share(cases), f"fewest faults, 30 % to 100 %: {by_workload(shown)}"
+    return share(cases), f"page size with fewest faults, 30 % to 100 % memory: {by_workload(shown)}"
 
 
 def _turn_earlier(evidence: Evidence) -> tuple[float, str]:

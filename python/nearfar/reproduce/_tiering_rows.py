@@ -67,7 +67,7 @@ def box(values: list[float]) -> Box:
 def boxes(nomad: Box, ssp: Box) -> str:
     """A note with both interquartile ranges, at the scale of the run."""
     return ", ".join(
-        f"{name} {low:,.0f} to {high:,.0f}"
+        f"{name} quartiles {low:,.0f} to {high:,.0f}"
         for name, (low, _, high) in (("NOMAD", nomad), ("SSP", ssp))
     )
 

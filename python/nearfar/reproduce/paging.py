@@ -50,10 +50,10 @@ VARIANTS: Final[tuple[tuple[str, str, dict[str, str | float | int]], ...]] = (
     ("TLB of 32", "half the entries", {"tlb": "32"}),
     ("TLB of 128", "twice the entries", {"tlb": "128"}),
     ("TLB 64x4+1536x12", "the two levels of the desktop's own processor", {"tlb": "64x4+1536x12"}),
-    ("NVM unit 64 B", "k times DRAM for each cache line", {"unit": "64B"}),
-    ("NVM unit 4 KiB", "k times DRAM for each 4 KiB", {"unit": "4KiB"}),
+    ("NVM unit 64 B", "1, 10, 100 times DRAM's time for each cache line", {"unit": "64B"}),
+    ("NVM unit 4 KiB", "1, 10, 100 times DRAM's time for each 4 KiB", {"unit": "4KiB"}),
     ("memory 30 %", "in figures that give no memory size", {"memory": 0.3}),
-    ("memory 80 %", "the same", {"memory": 0.8}),
+    ("memory 80 %", "in figures that give no memory size", {"memory": 0.8}),
     ("NVM 1x DRAM in page-size advice (000)", "nvm-1x of desktop-nvm", {"nvm": "nvm-1x"}),
     ("NVM 10x DRAM in page-size advice (000)", "nvm-10x of desktop-nvm", {"nvm": "nvm-10x"}),
     ("NVM 100x DRAM in page-size advice (000)", "nvm-100x of desktop-nvm", {"nvm": "nvm-100x"}),
@@ -64,7 +64,8 @@ VARIANTS: Final[tuple[tuple[str, str, dict[str, str | float | int]], ...]] = (
      {"latency": "11.1us", "bandwidth": "1GB/s"}),
     ("no read-ahead on disks", "a fault reads one page", {"readahead": 0}),
     ("read-ahead of 32 KiB on disks", "8 pages, as Linux reads swap", {"readahead": 32768}),
-    ("VM pages only for 5 %", "the threshold of nearfar advise", {"min_gain": "5%"}),
+    ("VM pages other than 4 KiB from 5 % gain", "the threshold of nearfar advise",
+     {"min_gain": "5%"}),
     ("VM pages up to 256 KiB", "eight times the largest chosen", {"most": 262144}),
     ("VM pages by the papers' forms", "whatever their error", {"model": "papers"}),
 )  # fmt: skip
@@ -105,7 +106,7 @@ def study(
             "study": "reproduce paging",
             "captures": "the bundled views of whole runs"
             if simulated.view_references
-            else f"{'virtual machines' if vm else 'whole runs'}, or those given",
+            else f"{'virtual machines' if vm else 'whole runs'}, or captures in --traces",
             "view": f"references that miss the caches of {NVM_MACHINE} (--filter cache)",
             "references_per_page": [round(min(reuse), 1), round(max(reuse), 1)],
             "setting": asdict(evidence.setting),
@@ -185,14 +186,15 @@ def figures(evidence: Evidence) -> list[Figure]:
         *(_access_times(evidence, storage) for storage in paper_001.STORAGES),
         {
             "title": "TLB and fault models (001), figures 2 and 3: TLB miss rate, power fit",
-            "caption": "Points: simulated. Lines: a p^b.",
+            "caption": "Points: simulated. Lines: a p^b, p: page size in KiB.",
             "axis": "TLB miss rate",
             "time": False,
             "series": [_fitted(evidence, "tlb", name) for name in PAPER_001],
         },
         {
             "title": "TLB and fault models (001), figures 4 and 6: fault rate, exponential fit",
-            "caption": f"Memory {memory}. Points: simulated. Lines: a e^(bp) + c e^(dp).",
+            "caption": f"Memory {memory}. Points: simulated. Lines: a e^(bp) + c e^(dp), p: page "
+            f"size in KiB.",
             "axis": "page fault rate",
             "time": False,
             "series": [_fitted(evidence, "fault", name) for name in PAPER_001],
@@ -286,7 +288,7 @@ def _vm_table(evidence: Evidence) -> TextTable:
         ]
         for vm, row in evidence.vms.items()
     ]
-    headers = ["vm", "scenario", "workload", "memory", "storage", "published", "ours"]
+    headers = ["vm", "scenario", "workload", "memory", "storage", "page, published", "page, ours"]
     headers += ["simulated best", "time at 4 KiB", "time at ours", "gain", "regret"]
     title = "page-size advice (000), table 1 and figure 4: twelve VMs"
     return {"title": title, "headers": headers, "rows": lines}

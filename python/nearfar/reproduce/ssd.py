@@ -103,14 +103,14 @@ ALTERNATIVES: Final[tuple[tuple[str, str, Json], ...]] = (
     ("decimal megabytes", "MB are 10^6 bytes", {"sizes": ("100000000", "150000000")}),
     ("no stripes", "each page is programmed on its own", {"machine": {"flash.stripe": 1}}),
     ("stripes of 4", "one die of each channel", {"machine": {"flash.stripe": 4}}),
-    ("page cache atomic", "copies may not sleep", {"atomic": "kernel"}),
+    ("page cache atomic", "copies to and from the page cache may not sleep", {"atomic": "kernel"}),
     ("only writes atomic", "the read path may sleep", {"atomic": "kernel-store"}),
     ("first touches read flash", "the device does not know which pages are new",
      {"first_touch": "stored"}),
     ("sleeps by 50 us", "the slack of programs' timers", {"sleep": "50us"}),
     ("sleeps by 250 us", "a coarser timer", {"sleep": "250us"}),
     ("sleeps by 1 ms", "a tick of 1 kHz", {"sleep": "1ms"}),
-    ("no preemption", "a woken thread waits for its time slice",
+    ("no preemption", "a woken thread does not interrupt the running one",
      {"machine": {"cost.wakeup_granularity": "1000s"}}),
     ("half kernel costs", "exception 1 us, switch 1.9 us",
      {"machine": {"cost.exception": "1us", "cost.context_switch": "1.9us"}}),
@@ -118,8 +118,8 @@ ALTERNATIVES: Final[tuple[tuple[str, str, Json], ...]] = (
      {"machine": {"cost.exception": "20us", "cost.context_switch": "38us"}}),
     ("1 instruction per cycle", "a faster core", {"machine": {"cpu.ipc": 1.0}}),
     ("0.33 instructions per cycle", "a slower core", {"machine": {"cpu.ipc": 0.33}}),
-    ("small caches", "32 KiB of each first, 1 MiB second", {"misses": "small"}),
-    ("no second cache", "128 KiB of each first", {"misses": "first-level"}),
+    ("small caches", "first level 32 KiB each, second level 1 MiB", {"misses": "small"}),
+    ("no second cache", "only the first level, 128 KiB each", {"misses": "first-level"}),
     ("one die", "no parallelism",
      {"machine": {"flash.channels": 1, "flash.dies_per_channel": 1,
                   "flash.blocks_per_plane": 8760, "flash.stripe": 1}}),
@@ -130,13 +130,14 @@ ALTERNATIVES: Final[tuple[tuple[str, str, Json], ...]] = (
     ("each page overwritten once", "as tools that fill drives do", {"overwrite": "once"}),
     ("fresh flash", "no collection", {"precondition": (0.6, 0.0)}),
     ("full flash", "all written, then all at random", {"precondition": (1.0, 1.0)}),
-    ("28 % spare", "over-provisioning of servers",
+    ("28 % spare", "over-provisioning of server drives",
      {"machine": {"flash.over_provisioning": 0.28, "flash.blocks_per_plane": 1310}}),
     ("256 pages per block", "longer collections",
      {"machine": {"flash.pages_per_block": 256, "flash.blocks_per_plane": 274,
                   "flash.gc_start_free": 0.008}}),
-    ("shorter run-ahead", "threads run at most half a piece ahead", {"window": _PIECE // 2}),
-    ("threads far apart", "ten pieces ahead", {"window": 10 * _PIECE}),
+    ("shorter run-ahead", "threads run at most half a 32 KiB piece of pigz ahead",
+     {"window": _PIECE // 2}),
+    ("threads far apart", "up to ten 32 KiB pieces of pigz ahead", {"window": 10 * _PIECE}),
 )  # fmt: skip
 
 
@@ -344,10 +345,10 @@ def _measures(result: SsdResult) -> Iterator[tuple[str, tuple[float, str]]]:
     rates = [cells["150M", epf]["embedded_fault_rate"] for epf in POLICIES]
     yield "same-faults", (max(rates) / min(rates) if min(rates) else math.inf, "")
     full = cells["100M", "none"]
-    note = f"of {full['embedded_faults']:,}; {full['evictions']:,} pages had to leave"
+    note = f"of {full['embedded_faults']:,} in all; {full['evictions']:,} pages were evicted"
     yield "fills", (full["faults_while_filling"], note)
     blocks = full["gc_collections"]
-    yield "collects", (full["gc_moved"] / max(blocks, 1), f"{blocks:,} blocks")
+    yield "collects", (full["gc_moved"] / max(blocks, 1), f"{blocks:,} blocks collected")
     note = f"{full['from_flash']:,} of {full['embedded_faults']:,}"
     yield "from-flash", (full["from_flash"] / max(full["embedded_faults"], 1), note)
 
@@ -371,7 +372,11 @@ def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable
     ]
     headers = ["DRAM", "EPF", "services", "reads", "programs", "predicted", "actual", "late",
                "by dies", "by channels", "by erasing", "woke early"]  # fmt: skip
-    yield _table("Predictions: counted reads and programs, and what they missed", headers, cells)
+    yield _table(
+        "Service times: predicted from counted reads and programs, actual, and why late",
+        headers,
+        cells,
+    )
     thresholds = [0, 10, 20, 26, 50, 100, 200, 224, 230, 300, 400]
     policies = [f"smart:{us}us" for us in thresholds]
     rows = pigz.run(usual, epf=policies).rows
@@ -387,7 +392,7 @@ def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable
         [size, *(_cell(row) for row in rows if row["dram_bytes"] == parse_bytes(size, "dram"))]
         for size in sizes
     ]
-    yield _table("Size of the DRAM", ["DRAM", *POLICIES], cells)
+    yield _table("Size of the DRAM: time, share of faults passed on", ["DRAM", *POLICIES], cells)
     named: tuple[tuple[str, dict[str, str | float]], ...] = (
         ("UMD (002): DDR 50 ns, flash 25/200 us", {}),
         ("CXL 170 ns, the same flash", {"node.dram.local.read_latency": "170ns"}),
@@ -402,7 +407,11 @@ def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable
         [name, *map(_cell, pigz.run(usual.changed(machine=changes), dram=["100M"]).rows)]
         for name, changes in named
     ]
-    yield _table("Other latencies, 100 MB (flash: SkyByte's settings)", ["", *POLICIES], cells)
+    yield _table(
+        "Other latencies, 100 MB: time, share of faults passed on (flash: SkyByte's settings)",
+        ["", *POLICIES],
+        cells,
+    )
     swapping = usual.changed(machine=_swap(), precondition=(0.0, 0.0))
     cells = [
         [
@@ -414,7 +423,7 @@ def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable
         for row in pigz.run(swapping, epf=["all"]).rows
     ]
     headers = ["DRAM", "time", "idle", "faults"]
-    yield _table("No device: as much DRAM, swapping to the disk", headers, cells)
+    yield _table("No device: the same sizes of DRAM, swapping to the disk", headers, cells)
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
     cells = []
     for threads in (1, 2, 4, 8, 16):
@@ -422,7 +431,10 @@ def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable
         generate("zipf", trace, refs=160_000, pages=4000, threads=threads, write_ratio=0.3, seed=1)
         rows = ssd(trace, dram=["8M"], threads=pigz.threads, progress=pigz.progress).rows
         cells.append([str(threads), *map(_cell, rows)])
-    title = "Threads of a synthetic mix: Zipf references to 4,000 pages, 8 MiB of DRAM"
+    title = (
+        "Threads of a synthetic mix: Zipf references to 4,000 pages, 8 MiB of DRAM; time, "
+        "share of faults passed on"
+    )
     yield _table(title, ["threads", *POLICIES], cells)
 
 

@@ -66,19 +66,19 @@ _PHASES = {"in-progress": "round-1", "stable": "round-4"}
 
 #: What SSP (003) leaves open, one change at a time: name, what it represents, options.
 VARIANTS: tuple[tuple[str, str, Options], ...] = (
-    ("half kernel costs", "sources are weak", {"cost_scale": 0.5}),
-    ("double kernel costs", "sources are weak", {"cost_scale": 2.0}),
+    ("half kernel costs", "sources of the costs are weak", {"cost_scale": 0.5}),
+    ("double kernel costs", "sources of the costs are weak", {"cost_scale": 2.0}),
     ("hottest pages first", "NOMAD's scripts", {"placement": "hottest-first"}),
     ("plain Zipf", "the text says Zipfian", {"pattern": "zipf"}),
     ("eight threads", "NOMAD's benchmark has one", {"workload": "nomad-threads"}),
     (
-        "by write protection",
+        "SSP notices writes by write protection",
         "NOMAD protects every page that it promotes",
         {"knobs": {"ssp.notice": "write-protect"}},
     ),
     (
-        "by shadow faults alone",
-        "SSP learns of writes that free a shadow",
+        "SSP notices writes by shadow faults alone",
+        "SSP learns only of writes that free a shadow",
         {"knobs": {"ssp.notice": "shadow-fault"}},
     ),
     (
@@ -195,17 +195,17 @@ def _paper_003(options: Options) -> Iterator[declared.Row]:
             runs = mixes[mix].runs("nomad", f"shadow_{count}", rounds_only=False)
             low, ours, high = (size * quartile for quartile in box(runs))
             item = f"table 1: NOMAD, shadow {count}, {mix}"
-            note = f"half of the runs: {low:,.0f} to {high:,.0f}"
+            note = f"middle half of the runs: {low:,.0f} to {high:,.0f}"
             yield within("003", item, value, ours, _FACTOR, "pages", note)
     figures = data["figures"]
     unit = "SSP / NOMAD, medians"
     for mix, value in figures["shadow_copies"].items():
         ours, note = mixes[mix].ratio("shadow_copies")
-        note += "; 1:1 drawn for each operation" if mix == "mixed" else ""
+        note += "; reads and writes 1:1, drawn for each operation" if mix == "mixed" else ""
         yield near("003", f"figure 4: shadow copies, {mix}", value, ours, _COPIES[mix], unit, note)
         if mix == "mixed":
             ours, note = mixes["split"].ratio("shadow_copies")
-            note += "; 1:1 by page: half of the pages only read, half only written"
+            note += "; reads and writes 1:1 by page: half of the pages only read, half only written"
             item = "figure 4: shadow copies, mixed by page"
             yield near("003", item, value, ours, _COPIES[mix], unit, note)
     for mix in ("mixed", "read"):
@@ -404,7 +404,8 @@ def _headlines(options: Options) -> Iterator[declared.Row]:
     yield above(
         "Colloid", "colloid: bandwidth over autonuma beside a memory antagonist",
         f"up to {table['colloid']['over_autonuma']}", ours, 1.1, "bandwidth",
-        "objects of 4 KiB (of 64 B, page walks decide); a share keeps the antagonist in place",
+        "objects of 4 KiB (with 64 B, page walks dominate); a share of fast memory keeps the "
+        "antagonist in place",
     )  # fmt: skip
     placed = tiering("hot-cold", policy="none,hybridtier,damon", **common)
     last = {row["policy"]: row["bandwidth_mb_s"] for row in placed.rows}
@@ -413,7 +414,8 @@ def _headlines(options: Options) -> Iterator[declared.Row]:
         ours = last[policy] / last["none"]
         yield row_of(
             paper, f"{policy}: bandwidth over none, a hot set in slow memory", value, ours,
-            "bandwidth", f"at least {value:g}", ours >= value, "hot-cold; on gups neither gains",
+            "bandwidth", f"at least {value:g}", ours >= value, "workload hot-cold; on gups "
+                "neither policy gains",
         )  # fmt: skip
 
 

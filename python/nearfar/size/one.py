@@ -98,7 +98,8 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
     sample = content["source"].get("sample")
     if sample and options["thp"]:
         raise NearfarError(
-            f"--thp: {vm.trace} holds a sample of the pages, and this needs every reference; "
+            f"--thp: {vm.trace} holds a sample of the pages, but this command needs every "
+            f"reference; "
             "leave it out, or capture without --sample"
         )
     swaps = vm.storage != NONE
@@ -108,7 +109,9 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
     enough = study.run([ENOUGH])
     pages = choose(enough.rows, whole=options["whole"], arch=vm.arch)
     if sample:
-        pages = replace(pages, why="4 KiB: a sample of them does not show what larger ones save")
+        pages = replace(
+            pages, why="4 KiB: a sample of 4 KiB pages does not show what larger pages save"
+        )
     page, private = pages.chosen["page_bytes"], _private(pages.chosen)
     resident = content["peak_resident_bytes"] or content["footprint_bytes"]
     # The smaller of two upper bounds: private memory and mapped files (written file pages count

@@ -33,14 +33,14 @@ OPTIONS: Final = (
     ),
     replace(
         _PAGING["slowdown"],
-        what="Accepted slowdown against memory for the whole resident set.",
+        what="Accepted slowdown, compared with memory for the whole resident set.",
     ),
     Option(
         "ram",
         "str | None",
-        "Memory available to the program and its zram: 200M, or 60% of its peak; instead of the "
-        "memory that is enough.",
-        shown="as much as is enough",
+        "Memory for the program and its zram: bytes (200M) or a share of the peak resident set "
+        "(60%).",
+        shown="enough for --slowdown",
         metavar="SIZE",
     ),
     replace(
@@ -51,7 +51,7 @@ OPTIONS: Final = (
     Option(
         "thp",
         "bool",
-        "Also say which setting of huge pages the kernel should have (docs/thp.md).",
+        "Also advise the kernel's setting of transparent huge pages (docs/thp.md).",
         default=False,
     ),
     Option(
@@ -88,10 +88,14 @@ ROWS: Final = Rows(
         text("storage", "The swap device; null without one.", nullable=True, title="swap"),
         byte_size(
             "memory_bytes",
-            "Memory that the program needs, at the advised page size: with swap, the smallest with "
-            "which it is at most `slowdown` slower; without, at least all of its private memory.",
+            "Memory that the program needs, at the advised page size: with swap, the smallest "
+            "with a slowdown of at most `--slowdown`; without swap, at least all private memory; "
+            "with `--ram`, what zram leaves of that.",
         ),
-        share("slowdown", "How much longer the program takes with this memory than with all."),
+        share(
+            "slowdown",
+            "How much longer the program takes with `memory_bytes` than with enough memory.",
+        ),
         byte_size(
             "peak_bytes",
             "Peak resident set at the advised page size: private memory and mapped files, without "
@@ -100,25 +104,32 @@ ROWS: Final = Rows(
         byte_size("locked_bytes", "Peak locked memory (`mlock`)."),
         byte_size(
             "thrashes_below_bytes",
-            "Memory below which it takes over twice as long; null if it never does.",
+            "Memory below which the program takes over twice as long; null if it never does, or "
+            "without swap.",
             nullable=True,
         ),
         byte_size("advised_page_bytes", "The advised page size.", title="page"),
         byte_size("settable_page_bytes", "The page size that `--emit` sets."),
-        text("mechanism", "How it is set: `base`, `mthp`, `thp`."),
+        text(
+            "mechanism",
+            "How the page size is set: `base` (no huge pages), `mthp` (multi-size THP) or `thp`.",
+        ),
         share(
             "gain",
-            "Time that the page size saves once memory is filled; of the whole run with `--whole`.",
+            "Share of time that the page size saves once memory is filled; with `--whole`, of "
+            "the whole run.",
         ),
-        share("gain_error", "Error of `gain`."),
-        share("start_gain", "Time that the page size saves while memory is filled."),
+        share("gain_error", "Error of `gain`, plus or minus."),
+        share("start_gain", "Share of the time to fill memory that the page size saves."),
         share(
             "start_share",
-            "The part of the run, with 4 KiB pages, in which memory is filled: faults that raise "
-            "its peak, and first reads of files.",
+            "Share of the run's time, with 4 KiB pages, that fills memory: faults that raise the "
+            "peak of memory, and first reads of files.",
         ),
-        byte_size("bloat_bytes", "What the page size adds to the peak of private memory."),
-        byte_size("swapped_bytes", "Private memory that does not fit `memory_bytes`."),
+        byte_size("bloat_bytes", "Memory that the page size adds to the peak of private memory."),
+        byte_size(
+            "swapped_bytes", "Private memory that does not fit in `memory_bytes`; 0 without swap."
+        ),
         byte_size(
             "zram_bytes",
             "Memory that the swapped pages take in zram; null with another device.",
@@ -126,23 +137,23 @@ ROWS: Final = Rows(
         ),
         byte_size(
             "high_bytes",
-            "Limit above which the kernel reclaims (`memory.high`); null without swap, or if it "
-            "would save less than a twentieth.",
+            "Limit above which the kernel reclaims (`memory.high`); null without swap, with "
+            "`no_limit`, or if it would be less than 5 % below `peak_bytes`.",
             nullable=True,
         ),
         byte_size(
             "max_bytes",
-            "Limit above which the kernel kills (`memory.max`); null if `no_limit` says why.",
+            "Limit above which the kernel kills processes (`memory.max`); null with `no_limit`.",
             nullable=True,
         ),
-        text("no_limit", "Why no limit is advised.", nullable=True),
+        text("no_limit", "Why no limit is advised; null if one is.", nullable=True),
         share(
             "sampled_pages",
             "Share of the 4 KiB pages that `capture --sample` recorded; null if all. "
             "`memory_bytes`, `slowdown` and `start_share` are then upper bounds.",
             nullable=True,
         ),
-        text("page_why", "The page size in words."),
+        text("page_why", "The advised page size, and why, in words."),
         text(
             "thp_why",
             "The setting of huge pages to use, and why, in words; null without `--thp`.",

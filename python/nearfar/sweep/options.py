@@ -13,15 +13,15 @@ OPTIONS: Final = (
     Option(
         "workers",
         "int",
-        "Processes; 0 = one per core. A Dask cluster has its own.",
+        "Worker processes; 0 = one per core; ignored with --dask.",
         default=0,
         metavar="COUNT",
     ),
     Option(
         "threads",
         "int",
-        "Engine threads of all processes together, 0 = one per core; with --dask, those "
-        "of each cell, 0 = one.",
+        "Threads of all processes together, 0 = one per core; with --dask, threads of each cell, "
+        "0 = one.",
         default=0,
         metavar="COUNT",
     ),

@@ -66,14 +66,16 @@ def lacks(target: Target, swap: str) -> str | None:
     """What is missing to try advice for a swap device, and how to get it; None if nothing is."""
     group = group_of(target)
     if group is None:
-        return "the process shares its control group; give --cgroup, --unit or --container"
+        return (
+            "the process shares its control group with others; give --cgroup, --unit or --container"
+        )
     missing = squeeze.lacks(replace(target, group=group))
     if missing is not None:
         return missing
     if not (group / "memory.pressure").is_file():
         return "this kernel does not measure stalls; boot with psi=1"
     if (swap == NONE) != (usual() == NONE):
-        return f"the advice is for --swap {swap}, but this machine swaps to {usual()}"
+        return f"the advice is for --swap {swap}, but the swap of this machine is {usual()}"
     return None
 
 
@@ -143,7 +145,7 @@ def _try(
         elif not held and sample.at - lowered_at > STUCK:
             stopped = "the kernel reclaimed no more"
         elif not held and sample.at - begun > seconds:
-            stopped = "--for was over"
+            stopped = "the trial took longer than --for"
         if stopped is not None:
             return Tried(sample.bytes, faults, stalled, stopped)
         if held and sample.at - held[0].at >= HOLD:

@@ -67,7 +67,8 @@ def check_metrics(path: Path, force: bool) -> None:
     """Refuse, before the work, to replace a file that :func:`write_metrics` has not written."""
     if path.exists() and not force and not _is_ours(path):
         raise NearfarError(
-            f"--prometheus {path}: exists, and is not of `nearfar watch`; choose another name, or "
+            f"--prometheus {path}: exists, and was not written by `nearfar watch`; choose "
+            f"another name, or "
             "replace it with --force"
         )
     check_output(path, force=True)

@@ -193,7 +193,7 @@ def denied(pid: int, *files: str) -> str | None:
             user = int(_field(str(pid), "Uid").split()[0])
         except OSError:
             return None
-        whose = "forbids to be read" if user == os.geteuid() else "is another user's"
+        whose = "may not be read by its own user" if user == os.geteuid() else "is another user's"
         return f"process {pid} {whose}; run as root, or give Python {lacking}"
     return None
 

@@ -11,7 +11,7 @@ nearfar_schema::choices! {
     pub enum Overwrite: "way to overwrite" {
         /// each page once, in random order, as fio does without `norandommap`
         Once = "once",
-        /// a random page each time: some are written several times, 1/e of them never
+        /// a random page each time: some pages are written several times, a share of 1/e never
         Drawn = "drawn",
     }
 }

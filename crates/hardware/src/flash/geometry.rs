@@ -59,7 +59,9 @@ impl Geometry {
         ];
         let total = counts.iter().try_fold(1u64, |product, count| product.checked_mul(*count));
         let Some(total) = total.filter(|total| *total <= MAX_PAGES) else {
-            let what = format!("{counts:?} make more than {MAX_PAGES} pages");
+            let what = format!(
+                "channels, dies, planes, blocks and pages {counts:?} make more than {MAX_PAGES} pages"
+            );
             return Err(wrong("blocks_per_plane", what, "describe a smaller array"));
         };
         let [channels, dies, planes, blocks, pages] = counts.map(|count| count as u32);
@@ -121,8 +123,7 @@ impl Geometry {
         Err((
             key,
             format!(
-                "keeps {keep} of {} blocks of a plane free, but the others cannot hold the {filled} \
-                 pages of the user and one more",
+                "keeps {keep} of {} blocks of a plane free, but the other blocks must hold more than the plane's {filled} user pages",
                 self.blocks
             ),
         ))

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Curve {
-    /// Share of reads among the memory's reads and writes, 0 to 1. A store to a cached line reads it
+    /// Share of reads among the memory's reads and writes, 0 to 1. A store to cacheable memory reads the line
     /// and later writes it back: 0.5.
     pub reads: f64,
     /// Bandwidth of reads and writes in GB/s, rising from 0, and latency in ns. The last point is the peak.
@@ -53,7 +53,7 @@ impl<'de> Deserialize<'de> for Curves {
         if !curves.iter().all(|curve| (0.0..=1.0).contains(&curve.reads))
             || !curves.is_sorted_by(|one, next| one.reads < next.reads)
         {
-            return wrong("`reads` rises from curve to curve, within 0 to 1");
+            return wrong("`reads` must rise from curve to curve, within 0 to 1");
         }
         for Curve { points, reads } in &curves {
             let first = points.first().is_some_and(|[gb_s, ns]| *gb_s == 0.0 && *ns > 0.0);

@@ -26,7 +26,7 @@ pub use read::{clip, nearest};
 pub use resolve::{AccessTimes, FaultTimes};
 pub use value::{Count, Grid, Indices, Ratio, Sourced};
 
-/// A machine. Sections are used as needed: a study that lacks one says which.
+/// A machine. Sections are optional: a study that needs a missing one names it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
@@ -44,7 +44,7 @@ pub struct Machine {
     /// Translation lookaside buffers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tlb: Option<Tlb>,
-    /// Memory, by name.
+    /// Memory nodes, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node: BTreeMap<String, Node>,
     /// The kernel's memory nodes, their distances and the link between sockets.
@@ -59,7 +59,7 @@ pub struct Machine {
     /// Costs of the kernel's primitives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
-    /// Faults that give a program zeroed memory, by the size of the page (`4KiB`, `2MiB`).
+    /// Costs of page faults that allocate zeroed memory, by page size (`4KiB`, `2MiB`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fault: BTreeMap<String, ZeroFill>,
 }
@@ -70,7 +70,7 @@ pub struct Machine {
 pub struct Cpu {
     /// Clock of a core.
     pub clock: Sourced<Frequency>,
-    /// Instructions per cycle when nothing misses.
+    /// Instructions per cycle without cache and TLB misses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipc: Option<Sourced<Ratio>>,
     /// Cores of one socket.
@@ -78,7 +78,7 @@ pub struct Cpu {
     /// Sockets; one when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sockets: Option<Sourced<Count>>,
-    /// Outstanding cache lines of a core; 10 when left out.
+    /// Maximum cache-line fills in flight per core; 10 when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fill_buffers: Option<Sourced<Count>>,
     /// Instructions in flight in a core (reorder buffer).
@@ -136,15 +136,16 @@ pub struct Tlb {
     pub walk: Option<Walk>,
 }
 
-/// Walks of the page table, of 512 entries a level.
+/// Walks of the page table; a table of each level has 512 entries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Walk {
-    /// Levels of the table.
+    /// Levels of the page table.
     pub levels: Sourced<Count>,
-    /// Entries of the page-directory (PDE) cache, 2 MiB each: a hit leaves only the last level to walk.
+    /// Entries of the page-directory (PDE) cache, each for 2 MiB: a hit leaves only the last level to walk.
     pub directories: Sourced<Count>,
-    /// Entries of the upper-directory (PDPTE) cache, 1 GiB each: a hit leaves the last two levels to walk.
+    /// Entries of the upper-directory (PDPTE) cache, each for 1 GiB: a hit leaves the last two
+    /// levels to walk.
     pub upper_directories: Sourced<Count>,
     /// Page size with which the host backs this machine's memory, if the machine is virtual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -166,7 +167,7 @@ pub struct TlbLevel {
     /// Ways of a set of `large_entries`; fully associative when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub large_ways: Option<Sourced<Count>>,
-    /// Time of a look-up that hits (for the second level: added to the first's).
+    /// Time of a hit; in the second level, in addition to `hit_time` of the first level.
     pub hit_time: Sourced<Time>,
 }
 
@@ -191,14 +192,14 @@ impl nearfar_schema::column::Cell for NodeKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
-    /// Its medium.
+    /// Medium of the memory.
     pub kind: NodeKind,
     /// Capacity.
     pub size: Sourced<Size>,
     /// Capacity that kernel and firmware reserve; 0 when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<Sourced<Size>>,
-    /// Bytes of one access to the medium; 64 B when left out.
+    /// Access granularity of the medium; 64 B when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_unit: Option<Sourced<Size>>,
     /// Modules (DIMMs, devices) that addresses are interleaved over; one when left out.
@@ -211,7 +212,7 @@ pub struct Node {
     pub remote: Option<Timing>,
 }
 
-/// Latency and bandwidth of a memory node from one place.
+/// Latency and bandwidth of a memory node, seen from local or from remote cores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
@@ -245,7 +246,8 @@ pub struct Timing {
     /// Write bandwidth of one thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_write_bandwidth: Option<Sourced<Bandwidth>>,
-    /// Latency under load; when left out 1 + 0.1 u / (1 - u) times the idle latency at utilisation u.
+    /// Latency under load; when left out, 1 + 0.1 u / (1 - u) times the idle latency at utilisation
+    /// u, at most 3 times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded: Option<Sourced<Curves>>,
 }
@@ -259,9 +261,9 @@ pub struct TopologySection {
     pub nodes: Vec<String>,
     /// The socket that each node belongs to.
     pub sockets: Sourced<Indices>,
-    /// Cores of each node; 0 for a node of memory alone.
+    /// Number of cores of each node; 0 for a node that has only memory.
     pub cpus: Sourced<Indices>,
-    /// The firmware's distances (SLIT): a row for each node, 10 for itself.
+    /// The firmware's distances (SLIT): a row for each node, 10 for its distance to itself.
     pub distances: Sourced<Grid>,
     /// Bandwidth of the link between two sockets, one direction; unlimited when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -276,8 +278,7 @@ pub enum StorageDevice {
     Hdd(Disk),
     /// A solid-state drive, flash or Optane.
     Nvme(Linear),
-    /// An access takes as long as k DRAM accesses, as in page-size advice (000) and TLB and fault models
-    /// (001).
+    /// A device whose access takes as long as k DRAM accesses, as in papers 000 and 001.
     Nvm(Multiple),
     /// Persistent memory as a paging device.
     Pmem(Linear),
@@ -292,38 +293,38 @@ pub enum StorageDevice {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Compressed {
-    /// Times of swapped pages.
+    /// Read and write times of swapped pages.
     pub pages: Linear,
     /// The device that holds files, as `[storage.NAME.zram.files.KIND]`.
     pub files: Box<StorageDevice>,
 }
 
-/// A disk: seek + half a turn + p / bandwidth.
+/// A disk: a transfer takes seek + half a turn + bytes / bandwidth.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
     /// Average seek to read.
     pub seek: Sourced<Time>,
-    /// Average seek to write; the read's when left out.
+    /// Average seek to write; `seek` when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_seek: Option<Sourced<Time>>,
-    /// Speed of rotation; half a turn is charged.
+    /// Speed of rotation; half a turn is added to each transfer.
     pub rotation: Sourced<Rotation>,
-    /// Sustained transfer.
+    /// Sustained transfer rate.
     pub bandwidth: Sourced<Bandwidth>,
 }
 
-/// A device without moving parts: latency + (bytes beyond `measured_at`) / bandwidth.
+/// A device without moving parts: a transfer takes latency + (bytes beyond `measured_at`) / bandwidth.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Linear {
-    /// One read of `measured_at` bytes, alone, transfer included.
+    /// Time of one read of `measured_at` bytes on an idle device, transfer included.
     pub read_latency: Sourced<Time>,
-    /// One write of `measured_at` bytes, alone, transfer included.
+    /// Time of one write of `measured_at` bytes on an idle device, transfer included.
     pub write_latency: Sourced<Time>,
     /// The transfer size for which the latencies hold.
     pub measured_at: Sourced<Size>,
-    /// Smallest transfer: a page is rounded up to a multiple.
+    /// Smallest transfer: sizes are rounded up to a multiple of it.
     pub unit: Sourced<Size>,
     /// Read bandwidth of a single request beyond `measured_at` bytes.
     pub read_bandwidth: Sourced<Bandwidth>,
@@ -331,13 +332,13 @@ pub struct Linear {
     pub write_bandwidth: Sourced<Bandwidth>,
 }
 
-/// k x t_DRAM for each unit of the page.
+/// k x the read latency of DRAM for each `unit` of a transfer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Multiple {
-    /// k: how many DRAM accesses one access takes.
+    /// k: time of one access, as a multiple of the read latency of DRAM.
     pub k: Sourced<Ratio>,
-    /// k of a write; the read's when left out.
+    /// k of a write; `k` when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_k: Option<Sourced<Ratio>>,
     /// Bytes that one access moves.
@@ -381,31 +382,31 @@ pub struct Flash {
     pub blocks_per_plane: Sourced<Count>,
     /// Pages of a block.
     pub pages_per_block: Sourced<Count>,
-    /// Pages that are programmed together, one on each of as many dies; 1 when left out. Blocks of
-    /// these dies are erased together.
+    /// Number of dies that work in lockstep: they program one page each at once, and erase their blocks
+    /// together; 1 when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stripe: Option<Sourced<Count>>,
-    /// Flash page.
+    /// Size of a flash page.
     pub page_size: Sourced<Size>,
-    /// Sense one page.
+    /// Time to sense one page.
     pub read: Sourced<Time>,
-    /// Program one page.
+    /// Time to program one page.
     pub program: Sourced<Time>,
-    /// Erase one block.
+    /// Time to erase one block.
     pub erase: Sourced<Time>,
     /// Bandwidth of a channel; transfers take no time when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel_bandwidth: Option<Sourced<Bandwidth>>,
-    /// Spare space.
+    /// Share of spare space, as `over_provisioning_definition` defines it.
     pub over_provisioning: Sourced<Ratio>,
     /// The definition that `over_provisioning` follows.
     pub over_provisioning_definition: OverProvisioning,
-    /// Collection starts when this share of blocks, or less, is free.
+    /// Garbage collection starts when this share of a plane's blocks, or less, is free.
     pub gc_start_free: Sourced<Ratio>,
-    /// Collection stops when this share of blocks is free; after one block when left out.
+    /// Garbage collection stops when this share of a plane's blocks is free; after one block when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gc_stop_free: Option<Sourced<Ratio>>,
-    /// Victim policy of collection; `greedy` when left out.
+    /// Victim policy of garbage collection; `greedy` when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gc_victim: Option<VictimPolicy>,
 }
@@ -460,8 +461,8 @@ pub struct Cost {
     /// Maximum delay of a sleeping thread's wake-up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer_slack: Option<Sourced<Time>>,
-    /// A waking thread preempts a running thread that has run longer by more than this; it
-    /// waits its turn when left out.
+    /// A waking thread preempts a running thread that has run longer by more than this; no wake-up preemption
+    /// when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wakeup_granularity: Option<Sourced<Time>>,
     /// Maximum time that a thread runs while others are ready; unlimited when left out.
@@ -474,7 +475,7 @@ pub struct Cost {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ZeroFill {
-    /// For memory never used before; in a virtual machine, including its allocation by the host.
+    /// For memory never used before; in a virtual machine, includes the host's allocation.
     pub first: Sourced<Time>,
     /// For reused memory.
     pub again: Sourced<Time>,

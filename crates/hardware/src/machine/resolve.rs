@@ -212,7 +212,7 @@ impl Machine {
         for (section, name) in names.chain(self.storage.keys().map(|name| ("storage", name))) {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
             if name.is_empty() || name.len() > 40 || !name.chars().all(plain) {
-                let what = "a name is up to 40 of a-z, 0-9 and -, such as `nvm-10x`";
+                let what = "a name has up to 40 characters of a-z, 0-9 and -, such as `nvm-10x`";
                 return Err((format!("{section}.{}", clip(name)), what.into()));
             }
         }
@@ -237,7 +237,7 @@ impl Machine {
             for (place, timing) in places {
                 if timing.is_some_and(|timing| timing.read_latency.value.ps() == 0) {
                     let path = format!("node.{name}.{place}.read_latency.value");
-                    return Err((path, "memory takes time; write for example \"80ns\"".into()));
+                    return Err((path, "must be above 0; write for example \"80ns\"".into()));
                 }
             }
         }
@@ -276,7 +276,7 @@ impl Machine {
                 self.check_storage(&files, &memory.files)
             }
             StorageDevice::Nvm(_) if self.dram().is_err() => {
-                let what = "is a multiple of DRAM, but there is no [node.NAME] of kind \"dram\"; \
+                let what = "is a multiple of DRAM's latency, but there is no [node.NAME] of kind \"dram\"; \
                             add one";
                 Err((format!("{path}.nvm"), what.into()))
             }
@@ -291,7 +291,7 @@ fn check_topology(
 ) -> std::result::Result<(), Contradiction> {
     let count = topology.nodes.len();
     if count == 0 || count > 1024 {
-        return Err(("topology.nodes".into(), "names 1 to 1024 nodes".into()));
+        return Err(("topology.nodes".into(), "must name 1 to 1024 nodes".into()));
     }
     if let Some(unknown) = topology.nodes.iter().find(|name| !nodes.contains_key(*name)) {
         let what = format!("names `{}`, but there is no [node.{0}]", clip(unknown));
@@ -373,13 +373,13 @@ fn check_linear(path: &str, linear: &Linear) -> std::result::Result<(), Contradi
 fn check_flash(flash: &Flash) -> std::result::Result<(), Contradiction> {
     let start = flash.gc_start_free.value.0;
     if start >= 1.0 {
-        let what = "is a share of the blocks; write for example 0.05";
+        let what = "must be a share of the blocks, below 1; write for example 0.05";
         return Err(("flash.gc_start_free.value".into(), what.into()));
     }
     if let Some(stop) = &flash.gc_stop_free
         && (stop.value.0 < start || stop.value.0 >= 1.0)
     {
-        let what = "is a share of the blocks, not below gc_start_free; write for example 0.1";
+        let what = "must be a share of the blocks, below 1 and not below gc_start_free; write for example 0.1";
         return Err(("flash.gc_stop_free.value".into(), what.into()));
     }
     Ok(())

@@ -12,6 +12,6 @@ impl Mode for KmemDax {
     }
 
     fn summary(&self) -> &'static str {
-        "other memory as nodes without cores, for programs only; --nodes binds to them"
+        "memory other than DRAM as nodes without cores, for programs only; --nodes binds to them"
     }
 }

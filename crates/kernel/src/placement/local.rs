@@ -15,7 +15,7 @@ impl Mode for Local {
     }
 
     fn summary(&self) -> &'static str {
-        "the core's own node, then in fallback order; persistent memory stays a device"
+        "the core's own node, then other nodes in fallback order; persistent memory stays a device"
     }
 
     fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {

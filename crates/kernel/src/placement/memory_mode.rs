@@ -55,7 +55,7 @@ impl Mode for MemoryMode {
             });
         }
         if nodes_of(NodeKind::Cxl).next().is_some() {
-            return Err(refuse("it has CXL memory beside it".into()));
+            return Err(refuse("it also has CXL memory".into()));
         }
         Ok(memories)
     }

@@ -16,18 +16,18 @@ use crate::knobs;
 knobs! {
     /// What tiering mode adds to scanner and kswapd.
     AutonumaKnobs {
-        hot_threshold: Time = "1s" (in tests "40us"), "maximum time from arming to hint fault of a hot page",
+        hot_threshold: Time = "1s" (in tests "40us"), "initial hot threshold: maximum time from a page's scan to its hint fault",
             "Linux 6.3, debugfs numa_balancing/hot_threshold_ms";
-        rate_limit: Frames = "65536MB" (in tests "24KiB"), "memory promoted in `rate_window`",
+        rate_limit: Frames = "65536MB" (in tests "24KiB"), "maximum memory promoted in a `rate_window`",
             "Linux 6.3, sysctl numa_balancing_promote_rate_limit_MBps";
         rate_window: Time = "1s" (in tests "50us"), "period of the rate limit", "by definition";
-        adjust_period: Time = "60s" (in tests "100us"), "time between adjustments of the threshold",
+        adjust_period: Time = "60s" (in tests "100us"), "time between adjustments of the hot threshold",
             "Linux 6.3, sysctl numa_balancing_scan_period_max_ms";
-        spare: Frames = "1GiB" (in tests "4KiB"), "free memory above `high` from which every hint fault promotes",
+        spare: Frames = "1GiB" (in tests "4KiB"), "free memory beyond watermark `high` above which all hint faults promote; at least node / 16",
             "Linux 6.3, pgdat_free_space_enough: the larger of 1 GiB and 1/16 of the node";
         lru_gen: bool = "false", "kswapd demotes in the order of the multi-generational LRU",
             "Linux 6.12, /sys/kernel/mm/lru_gen/enabled; off, as in Linux without CONFIG_LRU_GEN_ENABLED";
-        idle_mappings: u64 = "1", "mappings that never fault, each of which takes a scan in a pass",
+        idle_mappings: u64 = "1", "number of mappings that never fault; each takes one scan per pass over memory",
             "Linux 6.12, task_numa_work: at least the stack";
     }
 }
@@ -43,10 +43,10 @@ fn ticks(mem: &dyn Memory) -> u32 {
 }
 
 pub static POLICY: PolicyEntry = PolicyEntry {
-    what: "NUMA balancing, memory tiering mode of Linux 6.3: hot by hint-fault latency",
+    what: "NUMA balancing, memory tiering mode of Linux 6.3: promotes pages that fault soon after a scan",
     follows: "Linux 6.3, should_numa_migrate_memory (kernel/sched/fair.c); scans of Linux 6.12; lists of Linux 5.13",
-    leaves_out: "file pages, swap, more than one task's scan",
-    not_for: "accesses that are spread evenly",
+    leaves_out: "file pages, swap, scans of more than one task",
+    not_for: "accesses spread evenly over memory: all pages fault equally soon",
     foresees: false,
     knobs: || [AutonumaKnobs::declared(), ScanKnobs::declared(), ReclaimKnobs::declared()].concat(),
     make: |settings, mem| {

@@ -19,17 +19,17 @@ use crate::knobs;
 knobs! {
     /// What Colloid adds to NUMA balancing.
     ColloidKnobs {
-        sample_period: Time = "10ms" (in tests "10us"), "time between readings of the latencies",
+        sample_period: Time = "10ms" (in tests "10us"), "time between readings of the nodes' latencies",
             "Colloid, colloid-mon, SAMPLE_INTERVAL_MS";
-        smoothing: u64 = "5", "n: a reading has the weight 1 / 2^n in the moving average", "Colloid, colloid-mon, EWMA_EXP";
+        smoothing: u64 = "5", "n: a latency reading has the weight 1 / 2^n in the moving average", "Colloid, colloid-mon, EWMA_EXP";
     }
 }
 
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "Colloid: autonuma that keeps the fast node from becoming slower than the slow one",
     follows: "Colloid (SOSP'24), its kernel for Linux 6.3; lists of Linux 5.13",
-    leaves_out: "file pages, swap, more than one task's scan",
-    not_for: "one thread, which never makes the fast node slower than the slow one",
+    leaves_out: "file pages, swap, scans of more than one task",
+    not_for: "a single thread, which never makes the fast node slower than the slow one",
     foresees: false,
     knobs: || {
         let colloid = ColloidKnobs::declared();

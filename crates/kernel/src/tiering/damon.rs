@@ -24,13 +24,13 @@ knobs! {
     DamonKnobs {
         sample_interval: Time = "5ms" (in tests "2us"), "time between samples, each of one page per region",
             "Linux 6.16, mtier.c, sample_interval";
-        aggregation: u64 = "20" (in tests "5"), "samples until regions are merged and split",
+        aggregation: u64 = "20" (in tests "5"), "samples from one merging and splitting of regions to the next",
             "Linux 6.16, mtier.c, aggr_interval: 100 ms";
-        min_regions: u64 = "10" (in tests "3"), "fewest regions", "Linux 6.16, mtier.c, min_nr_regions";
-        max_regions: u64 = "1000" (in tests "12"), "most regions", "Linux 6.16, mtier.c, max_nr_regions";
-        apply_interval: Time = "1s" (in tests "20us"), "time between runs of the schemes, for which a quota holds",
+        min_regions: u64 = "10" (in tests "3"), "minimum number of regions", "Linux 6.16, mtier.c, min_nr_regions";
+        max_regions: u64 = "1000" (in tests "12"), "maximum number of regions", "Linux 6.16, mtier.c, max_nr_regions";
+        apply_interval: Time = "1s" (in tests "20us"), "time between runs of the promotion and demotion schemes; period of their quotas",
             "Linux 6.16, mtier.c, apply_interval_us";
-        quota: Frames = "200MiB" (in tests "32KiB"), "maximum memory that a scheme moves in `apply_interval`",
+        quota: Frames = "200MiB" (in tests "32KiB"), "maximum memory promoted, and maximum memory demoted, in `apply_interval`",
             "Linux 6.16, mtier.c, sz";
         used_goal: u64 = "9970" (in tests "8000"), "used share of the fast node that promotion aims at, in 1/10000",
             "Linux 6.16, mtier.c, DAMOS_QUOTA_NODE_MEM_USED_BP";
@@ -43,7 +43,7 @@ knobs! {
 pub static POLICY: PolicyEntry = PolicyEntry {
     what: "DAMON: hot regions move up and cold ones down, within self-tuning quotas",
     follows: "Linux 6.16, samples/damon/mtier.c",
-    leaves_out: "physical addresses (its regions are virtual), self-tuning intervals",
+    leaves_out: "physical addresses (regions are virtual here), self-tuning intervals",
     not_for: "scattered hot pages: all pages of a region count as equally hot",
     foresees: false,
     knobs: DamonKnobs::declared,

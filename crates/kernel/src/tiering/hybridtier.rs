@@ -25,20 +25,20 @@ knobs! {
     HybridKnobs {
         load_period: u64 = "100001" (in tests "3"), "loads that miss the last-level cache, per sample",
             "HybridTier, perf_sample_freq_list";
-        batch_samples: u64 = "100000" (in tests "8"), "samples that are handled together",
+        batch_samples: u64 = "100000" (in tests "8"), "samples that are processed together, as a batch",
             "HybridTier, SAMPLE_BATCH_SIZE";
-        hot: u64 = "5" (in tests "2"), "frequency from which a page moves up", "HybridTier, initial_hot_thresh";
-        momentum: u64 = "3" (in tests "2"), "momentum from which a page moves up", "HybridTier, momentum_thresh";
-        momentum_samples: u64 = "1100000" (in tests "40"), "samples from one halving of momentum to the next",
+        hot: u64 = "5" (in tests "2"), "frequency (count of samples, up to 15) from which a page is promoted", "HybridTier, initial_hot_thresh";
+        momentum: u64 = "3" (in tests "2"), "momentum (count of recent samples, up to 15) from which a page is promoted", "HybridTier, momentum_thresh";
+        momentum_samples: u64 = "1100000" (in tests "40"), "samples from one halving of all momentum counts to the next",
             "HybridTier, perf_func";
-        frequency_samples: u64 = "160", "samples from one halving of frequency to the next, per page of the fast node",
+        frequency_samples: u64 = "160", "samples from one halving of all frequency counts to the next, per page of fast memory",
             "HybridTier, SAMPLE_SIZE";
         demote_share: f64 = "0.05", "free share of the fast node that demotion restores",
             "HybridTier, DEMOTE_WMARK";
-        allocation_share: f64 = "0.0125", "free share below which it demotes", "HybridTier, ALLOC_WMARK";
-        second_chance: Time = "60s" (in tests "200us"), "time until a second look at a frequent page",
+        allocation_share: f64 = "0.0125", "free share of the fast node at or below which demotion starts", "HybridTier, ALLOC_WMARK";
+        second_chance: Time = "60s" (in tests "200us"), "time between second looks at pages that are frequent but without momentum",
             "HybridTier, perf_func";
-        second_chances: Frames = "40000KiB" (in tests "16KiB"), "maximum pages waiting for a second look",
+        second_chances: Frames = "40000KiB" (in tests "16KiB"), "maximum memory of pages that wait for a second look",
             "HybridTier, second_chance_queue: 10,000";
         batch: u64 = "32" (in tests "4"), "pages moved in a step", "assumption: as kswapd";
     }
@@ -48,7 +48,7 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     what: "HybridTier: samples counted in Bloom filters, by frequency and by momentum",
     follows: "HybridTier (ASPLOS'25), its runtime",
     leaves_out: "pauses of sampling and of demotion, thresholds that fall when nothing moves",
-    not_for: "runs of seconds: it acts after 10^10 loads that miss the cache",
+    not_for: "short runs: it acts only after 10^10 loads that miss the cache",
     foresees: false,
     knobs: HybridKnobs::declared,
     make: |settings, mem| {

@@ -83,7 +83,11 @@ pub fn need(
         return Ok(());
     };
     let name = Capability::ALL.iter().find(|(_, known)| known == lacking).map_or("", |c| c.0);
-    Err(Error::input(format!("--policy {policy}"), format!("this memory has no {name}"), fix))
+    Err(Error::input(
+        format!("--policy {policy}"),
+        format!("this memory lacks the capability `{name}`"),
+        fix,
+    ))
 }
 
 /// A tenant's limits on a node, in frames.

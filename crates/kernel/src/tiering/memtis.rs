@@ -40,14 +40,14 @@ knobs! {
         store_period: u64 = "100007" (in tests "5"), "stores per sample", "Memtis, htmm_inst_period of stores";
         cooling_samples: u64 = "2000000" (in tests "60"), "samples from one halving of counts to the next",
             "Memtis, htmm_cooling_period";
-        cooling_alloc: Frames = "10GiB" (in tests "40KiB"), "new memory after which counts are halved",
+        cooling_alloc: Frames = "10GiB" (in tests "40KiB"), "growth of the memory in use after which counts are halved",
             "Memtis, htmm_thres_cooling_alloc";
         adapt_samples: u64 = "100000" (in tests "15"), "samples from one adaptation of the hot threshold to the next",
             "Memtis, htmm_adaptation_period";
-        least_threshold: u64 = "1", "lowest bin that can be hot", "Memtis, htmm_thres_hot";
+        least_threshold: u64 = "1", "lowest bin of the histogram whose pages can be hot", "Memtis, htmm_thres_hot";
         migrate_period: Time = "500ms" (in tests "30us"), "time between runs of the migration threads",
             "Memtis, htmm_demotion_period_in_ms";
-        demote_share: f64 = "0.02", "free share of the fast node below which it demotes",
+        demote_share: f64 = "0.02", "free share of the fast node below which pages are demoted",
             "Memtis, get_memcg_demotion_watermark";
         promote_share: f64 = "0.03", "free share of the fast node that promotions and the hot set leave",
             "Memtis, get_memcg_promotion_watermark";
@@ -57,9 +57,9 @@ knobs! {
             "Memtis, MIN_WATERMARK_UPPER_LIMIT";
         pressure_extra: Frames = "50MiB" (in tests "4KiB"), "additional memory to demote after an allocation found the fast node full",
             "Memtis, need_toptier_demotion: 128 x 100 pages";
-        split: bool = "true", "split skewed huge pages", "Memtis, htmm_thres_split";
-        split_period: u64 = "2", "n: the samples needed before a split are the pages in use / 2^n", "Memtis, htmm_split_period";
-        split_gain: f64 = "0.45", "huge pages split, per unit of hit ratio that base pages would gain",
+        split: bool = "true", "split huge pages with skewed accesses", "Memtis, htmm_thres_split";
+        split_period: u64 = "2", "n: before each split, samples must exceed the fast node's pages, and pages in use / 2^n", "Memtis, htmm_split_period";
+        split_gain: f64 = "0.45", "share of the huge pages in use to split, per unit of hit ratio that base pages would gain",
             "Memtis, set_memcg_nr_split: .4 (htmm_gamma) x (170 - 80) / 80 ns";
         batch: u64 = "32" (in tests "4"), "pages moved in a step", "Linux 5.15, SWAP_CLUSTER_MAX";
     }

@@ -34,17 +34,17 @@ use crate::knobs;
 knobs! {
     /// NOMAD's own constants.
     NomadKnobs {
-        pcq_lookback: u64 = "20", "place in the candidate queue beyond which idle pages are dropped",
+        pcq_lookback: u64 = "20", "position in the promotion candidate queue beyond which unaccessed pages are dropped",
             "NOMAD, async_promote_main.c";
-        mpq_size: u64 = "512" (in tests "4"), "pages that the migration pending queue holds",
+        mpq_size: u64 = "512" (in tests "4"), "maximum pages in the migration pending queue",
             "NOMAD, async_promote_main.c";
-        run_pages: u64 = "512" (in tests "3"), "most pages of one run of kpromote", "NOMAD, async_promote_main.c";
-        run_passes: u64 = "10" (in tests "2"), "most passes over the pages of a run", "NOMAD, async_promote_main.c";
-        demotion_drops: u64 = "10", "shadows freed when a demotion finds no frame",
+        run_pages: u64 = "512" (in tests "3"), "maximum pages of one run of kpromote, the promotion thread", "NOMAD, async_promote_main.c";
+        run_passes: u64 = "10" (in tests "2"), "maximum passes of kpromote over the pages of a run", "NOMAD, async_promote_main.c";
+        demotion_drops: u64 = "10", "shadows freed when a demotion or an allocation finds the slow node full",
             "NOMAD, nomad.patch, alloc_demote_page";
-        arm_demoted: bool = "true", "a demoted page is armed at once", "NOMAD, nomad.patch";
-        groups: u64 = "1", "memory control groups, for each of which a pass of kswapd frees shadows",
-            "NOMAD, nomad.patch, shrink_lruvec; 1: a system without any";
+        arm_demoted: bool = "true", "the next access to a demoted page takes a hint fault", "NOMAD, nomad.patch";
+        groups: u64 = "1", "number of memory control groups; a pass of kswapd frees shadows once for each",
+            "NOMAD, nomad.patch, shrink_lruvec; 1: a system without control groups";
     }
 }
 

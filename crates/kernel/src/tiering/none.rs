@@ -8,7 +8,7 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     what: "pages stay where first touched",
     follows: "",
     leaves_out: "",
-    not_for: "a hot set that is touched after the fast node has filled",
+    not_for: "a hot set that is first touched after the fast node has filled",
     foresees: false,
     knobs: Vec::new,
     make: |_, _| Ok((Box::new(Never), Vec::new())),

@@ -17,13 +17,13 @@ use crate::knobs;
 knobs! {
     /// Watermarks and lists.
     ReclaimKnobs {
-        min_free: Frames = "44MiB" (in tests "4KiB"), "watermark `min` of a node",
+        min_free: Frames = "44MiB" (in tests "4KiB"), "watermark `min` of a node, at most 1/8 of it",
             "Linux 5.13: half of the 88 MiB that khugepaged sets for the four zones of two nodes";
-        watermark_scale: f64 = "10", "distance of `low` and `high`, in 1/10000 of the node",
+        watermark_scale: f64 = "10", "distance between watermarks `min`, `low` and `high`, in 1/10000 of the node",
             "Linux 5.13, sysctl watermark_scale_factor";
-        demote_scale: f64 = "1000", "free share of the fast node that kswapd aims at, in 1/10000",
+        demote_scale: f64 = "1000", "free share of the fast node that kswapd aims at, in 1/10000; 0 (default of autonuma, colloid): above `high`",
             "NOMAD's runs set demote_scale_factor to 1000, TPP's default is 200";
-        pagevec: u64 = "15" (in tests "3"), "activations applied at a time", "Linux 5.13, PAGEVEC_SIZE";
+        pagevec: u64 = "15" (in tests "3"), "activations of pages that are applied together", "Linux 5.13, PAGEVEC_SIZE";
         batch: u64 = "32", "pages that kswapd isolates at a time", "Linux 5.13, SWAP_CLUSTER_MAX";
     }
 }

@@ -25,15 +25,15 @@ use crate::knobs;
 knobs! {
     /// How hint faults are spread.
     ScanKnobs {
-        scan_size: Frames = "256MiB" (in tests "32KiB"), "memory armed by a scan",
+        scan_size: Frames = "256MiB" (in tests "32KiB"), "memory that one scan prepares for hint faults",
             "Linux 5.13, sysctl numa_balancing_scan_size_mb";
-        scan_period_min: Time = "1s" (in tests "60us"), "shortest time of a pass over all memory",
+        scan_period_min: Time = "1s" (in tests "60us"), "minimum duration of a scanning pass over all memory",
             "Linux 5.13, sysctl numa_balancing_scan_period_min_ms";
-        scan_period_max: Time = "60s" (in tests "240us"), "longest time of a pass over all memory",
+        scan_period_max: Time = "60s" (in tests "240us"), "maximum duration of a scanning pass over all memory",
             "Linux 5.13, sysctl numa_balancing_scan_period_max_ms";
-        scan_floor: Time = "100ms" (in tests "20us"), "shortest time from one scan to the next",
+        scan_floor: Time = "100ms" (in tests "20us"), "minimum time from one scan to the next",
             "Linux 5.13, fair.c, MAX_SCAN_WINDOW: 2,560 MB/s at 256 MB a scan";
-        scan_delay: Time = "1s" (in tests "10us"), "time of the first scan",
+        scan_delay: Time = "1s" (in tests "10us"), "time from the program's start to the first scan",
             "Linux 5.13, sysctl numa_balancing_scan_delay_ms";
     }
 }

@@ -58,13 +58,13 @@ knobs! {
     SspKnobs {
         notice: Notice = "dirty-bit",
             "how a write to a page without a shadow is noticed; write-protect if there are no dirty bits",
-            "SSP (003): only pages with a shadow are read-only, and fewer faults are its gain";
+            "SSP (003): only pages with a shadow are read-only, and the gain is due to fewer faults";
     }
 }
 
 pub static POLICY: PolicyEntry = PolicyEntry {
-    what: "Selective Shadow Paging: NOMAD, a shadow only for pages that stayed clean last time",
-    follows: "Selective Shadow Paging (SSP, 003), on NOMAD (OSDI'24)",
+    what: "Selective Shadow Paging: NOMAD with shadows only for pages not written in their last stay in fast memory",
+    follows: "Selective Shadow Paging (SSP, paper 003), on NOMAD (OSDI'24)",
     leaves_out: "file and shared pages",
     not_for: "pages that are read in one stay in fast memory and written in the next",
     foresees: false,

@@ -19,8 +19,8 @@ use crate::knobs;
 knobs! {
     /// What TPP adds to scanner and kswapd.
     TppKnobs {
-        arm_demoted: bool = "true", "a demoted page is armed at once",
-            "NOMAD's kernel tree, migrate_pages of a demotion (its TPP runs too)";
+        arm_demoted: bool = "true", "the next access to a demoted page takes a hint fault",
+            "NOMAD's kernel tree, migrate_pages of a demotion (also in NOMAD's runs of TPP)";
     }
 }
 

@@ -167,7 +167,7 @@ pub fn find(text: &str) -> Result<(&'static str, &'static TierEntry, &str)> {
     let refused = |what, fix| Err(Error::input("--far", what, fix));
     let Some((name, tier)) = TIERS.iter().find(|(known, _)| *known == name) else {
         let names: Vec<_> = TIERS.iter().map(|(name, _)| *name).collect();
-        let fix = format!("one of {}", names.join(", "));
+        let fix = format!("choose one of {}", names.join(", "));
         return refused(format!("no far tier is called `{name}`"), fix);
     };
     match (tier.argument.is_empty(), argument.is_empty()) {
@@ -187,7 +187,7 @@ fn no_argument(_: &str, _: u32) -> Result<String> {
 /// The absolute path, as the program's children may run in another folder.
 fn absolute_path(path: &str) -> Result<String> {
     let absolute = std::path::absolute(path).map_err(|error| {
-        Error::input("--far", format!("{path}: {error}"), "give a path from the root on")
+        Error::input("--far", format!("{path}: {error}"), "give an absolute path")
     })?;
     Ok(absolute.to_string_lossy().into_owned())
 }

@@ -95,8 +95,12 @@ impl OnFlash {
         let geometry = Geometry::new(&machine)?;
         if geometry.page_bytes != PAGE as u64 {
             let what =
-                format!("the flash of {} has pages of {}", machine.name, geometry.page_bytes);
-            return Err(Error::input("--far umd", what, format!("use one with pages of {PAGE}")));
+                format!("the flash of {} has pages of {} bytes", machine.name, geometry.page_bytes);
+            return Err(Error::input(
+                "--far umd",
+                what,
+                format!("use a machine whose flash has pages of {PAGE} bytes"),
+            ));
         }
         if pages > geometry.user_pages {
             let user = geometry.user_bytes();

@@ -40,29 +40,29 @@ counters! {
     /// Hint faults. A policy may see one several times: under TPP, a reference faults again until its
     /// page is active.
     hint_faults,
-    /// Faults on pages that were parked to emulate accessed bits.
+    /// Faults on pages that were unmapped to emulate accessed bits.
     accessed_faults,
-    /// References to far pages that went through the window.
+    /// Faults on far pages that were served without a promotion (through the window).
     window_faults,
     /// Pages moved from the far tier to fast memory.
     promotions,
     /// Promoted pages that kept a shadow.
     shadow_copies,
-    /// Copies aborted because the page was written.
+    /// Copies of pages aborted because the program wrote the page meanwhile.
     aborts,
     /// Pages moved to the far tier by a copy.
     demotions_copied,
-    /// Pages moved to the far tier by taking their shadow.
+    /// Pages moved to the far tier by reuse of their shadow.
     demotions_remapped,
     /// First writes to pages with a shadow.
     shadow_faults,
-    /// First writes to watched pages without a shadow.
+    /// First writes to write-protected pages without a shadow.
     watch_faults,
     /// Shadows freed to make room.
     shadows_reclaimed,
     /// Pages released by the program.
     released,
-    /// Failed attempts to park a page that was pinned by I/O, a lock or a child.
+    /// Failed attempts to unmap a page, which was pinned by I/O, a lock or a child.
     pinned,
     /// Forks whose child got a copy of all its pages.
     forks,

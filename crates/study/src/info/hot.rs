@@ -29,21 +29,21 @@ const MAX_SITES: usize = 256;
 columns! {
     /// A hot part of the address space.
     pub struct HotPart {
-        /// Its region.
+        /// Region that contains the hot part.
         name: String as "region",
-        /// Its first byte.
+        /// Address of the hot part's first byte.
         addr_low: u64,
-        /// The byte after its last one; may be 2^64.
+        /// Address after the hot part's last byte; may be 2^64.
         addr_high: u128,
         /// Pages of 4 KiB with data references.
         pages: u64 ["pages"],
-        /// Data references that begin here.
+        /// Data references whose first byte is in the hot part.
         records: u64,
-        /// Share of all data references.
+        /// The hot part's share of all data references of the trace.
         share: f64 ["share"],
-        /// Function with most of these references; null without fetches in the trace.
+        /// Function that makes most data references to the hot part; null without fetches in the trace.
         function: Option<String>,
-        /// Share of these references by this function, from a sample.
+        /// Share of the hot part's data references that `function` makes, from a sample.
         function_share: Option<f64> ["share"],
     }
     keys [name, addr_low]

@@ -52,7 +52,7 @@ pub type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 nearfar_schema::options! {
     /// The options of `nearfar info` as they are written, without those of the view.
     pub struct Request {
-        /// Compute reuse distances, the slowest part.
+        /// Compute reuse distances, the slowest part of the summary.
         reuse: bool = true,
         /// First read all files and compare checksums and counts with trace.json.
         verify: bool = false,

@@ -51,9 +51,9 @@ pub use spaces::{Backing, Spaces};
 nearfar_schema::choices! {
     /// Whether the trace's events free pages.
     pub enum Lifetimes: "answer" {
-        /// the trace's events free pages; memory sizes are shares of the peak resident set
+        /// pages are freed as the trace records; memory sizes in % are of the peak resident set
         On = "on",
-        /// pages are never freed; memory sizes are shares of the footprint
+        /// pages are never freed; memory sizes in % are of the footprint
         Off = "off",
     }
 }

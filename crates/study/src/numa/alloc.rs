@@ -28,23 +28,24 @@ pub struct AllocOptions {
 nearfar_schema::columns! {
     /// Memory of an allocation on one node.
     pub struct Landed {
-        /// Topology index of the node that backs it.
+        /// Index, in the machine's topology, of the node that holds the memory.
         node: usize,
-        /// Kind and number, such as `pmem4`.
+        /// Kind and number of the node, such as `pmem4`.
         label: String,
-        /// `dram`, `pmem` or `cxl`.
+        /// Kind of the node: `dram`, `pmem` or `cxl`.
         kind: NodeKind,
-        /// Whether it is on the socket of the cores that allocate.
+        /// Whether the node is on the socket of the cores that allocate.
         local: bool,
         /// Bytes of the allocation; the kernel's tables are in `tables_bytes`.
         bytes: u64 ["bytes"],
-        /// Bytes of page tables and the like.
+        /// Bytes of page tables and, for `vmalloc`, of its array of page pointers.
         tables_bytes: u64 ["bytes"],
-        /// Bytes that stay allocatable.
+        /// Bytes of the node that are free after the allocation.
         free_bytes: u64 ["bytes"],
         /// Time to allocate and clear a page.
         page_ns: f64 ["ns"],
-        /// Bottleneck of most of these pages: `core`, `medium` or `link`.
+        /// What limits the clearing of most of the node's pages: `core`, `medium` (the memory) or
+        /// `link` (between sockets).
         bound_by: &'static str,
     }
     keys [node]
@@ -60,25 +61,25 @@ nearfar_schema::columns! {
         mode: &'static str,
         /// Requested bytes.
         size_bytes: u64 ["bytes"],
-        /// Whether all of it could be allocated.
+        /// Whether all requested bytes could be allocated.
         possible: bool,
-        /// Why not, or null.
+        /// Why the allocation is impossible, or null.
         why_not: Option<String>,
-        /// Nodes that a program's allocation would use and this one cannot, or null.
+        /// Note on nodes that a program's allocation would use but `vmalloc` cannot, or null.
         note: Option<String>,
-        /// Time to allocate and clear it, or null when impossible.
+        /// Time to allocate and clear the memory, or null when impossible.
         seconds: Option<f64> ["s"] as "time",
         /// Rate of allocation and clearing, or null when impossible.
         gb_per_second: Option<f64> ["GB/s"] as "GB/s",
-        /// Allocatable bytes.
+        /// Free bytes that the allocator may use, before the allocation.
         capacity_bytes: u64 ["bytes"],
-        /// On local DRAM.
+        /// Bytes on DRAM of the socket whose cores allocate.
         local_dram_bytes: u64 ["bytes"] as "DRAM near",
-        /// On remote DRAM.
+        /// Bytes on DRAM of other sockets.
         remote_dram_bytes: u64 ["bytes"] as "DRAM far",
-        /// On persistent or CXL memory of the own socket.
+        /// Bytes on persistent or CXL memory of the socket whose cores allocate.
         local_far_bytes: u64 ["bytes"] as "other near",
-        /// On persistent or CXL memory of other sockets.
+        /// Bytes on persistent or CXL memory of other sockets.
         remote_far_bytes: u64 ["bytes"] as "other far",
         /// Extents: runs of pages that repeat one pattern of nodes.
         extents: u64,
@@ -220,10 +221,10 @@ pub(super) fn check(
         return refuse("--weights", what, "give one for each node".into());
     }
     if policy.weights.iter().any(|weight| !(1..=255).contains(weight)) {
-        return refuse("--weights", "a weight lies within 1 to 255".into(), String::new());
+        return refuse("--weights", "a weight must be within 1 to 255".into(), String::new());
     }
     if options.threads == 0 || options.threads > 1 << 16 {
-        return refuse("--threads", "lies within 1 to 65536".into(), String::new());
+        return refuse("--threads", "must be within 1 to 65536".into(), String::new());
     }
     Ok(())
 }

@@ -33,20 +33,20 @@ nearfar_schema::options! {
         size: List<Bytes> = required(),
         /// Machine name or file.
         machine: MachineName = MACHINE,
-        /// Modes of placement.
+        /// Placement modes to compare.
         mode: Option<List<Choice<Modes>>> = none("all that the machine supports"),
         /// Allocator.
         allocator: Allocator = "vmalloc",
         /// Nodes to use, such as 0,4.
         #[metavar = "NODES"]
         nodes: Nodes = none("the mode's"),
-        /// A weight for each of --nodes.
+        /// Interleave weight of each of --nodes.
         #[metavar = "WEIGHTS"]
         weights: Weights = none("by bandwidth"),
         /// Node whose cores run the work.
         #[metavar = "NODE"]
         from_: Option<Count> = none("the first with cores"),
-        /// Cores used.
+        /// Number of cores that run the work, one thread each.
         threads: Threads = 1,
         /// Assume that memory mode's DRAM cache has no dirty lines.
         clean_cache: bool = false,
@@ -60,22 +60,22 @@ nearfar_schema::options! {
     pub struct RunRequest {
         /// Machine name or file.
         machine: MachineName = MACHINE,
-        /// Modes of placement.
+        /// Placement modes to compare.
         mode: Option<List<Choice<Modes>>> = none("all that the machine supports"),
         /// Order of a stream's accesses.
         pattern: Order = "random",
-        /// Share of a stream's accesses that store.
+        /// Share of a stream's accesses that are stores.
         writes: Share = 0.0,
         /// Nodes to use, such as 0,4.
         #[metavar = "NODES"]
         nodes: Nodes = none("the mode's"),
-        /// A weight for each of --nodes.
+        /// Interleave weight of each of --nodes.
         #[metavar = "WEIGHTS"]
         weights: Weights = none("by bandwidth"),
         /// Node whose cores run the work.
         #[metavar = "NODE"]
         from_: Option<Count> = none("the first with cores"),
-        /// Cores used.
+        /// Number of cores that run the work, one thread each.
         threads: Threads = 1,
         /// Place pages at random within each node, as after long use or with
         /// `page_alloc.shuffle=1`.
@@ -90,9 +90,9 @@ nearfar_schema::options! {
     pub struct PairRequest {
         /// Machine name or file.
         machine: MachineName = MACHINE,
-        /// Shares of the smaller VM's pages that map to the same DRAM cache lines as the other's.
+        /// Shares of the smaller VM's pages that map to the same DRAM cache lines as the other VM's pages.
         overlap: List<Share> = "0,0.25,0.5,0.75,1",
-        /// DRAM in front of the node.
+        /// Size of the DRAM cache in front of the node's memory.
         cache: Option<Bytes> = none("the machine's"),
         /// Node whose cores run the work.
         #[metavar = "NODE"]
@@ -109,18 +109,18 @@ nearfar_schema::options! {
         capacity: Bytes = required(),
         /// Bytes in use at a time; the program touches these first.
         working_set: Option<Bytes> = none("all"),
-        /// Bandwidth that all threads need together, GB/s.
+        /// Bandwidth that all threads need together, GB/s; 0 = any.
         bandwidth: f64 = 0.0,
         /// Machine name or file.
         machine: MachineName = MACHINE,
-        /// Order of accesses.
+        /// Order of the program's accesses.
         pattern: Order = "random",
-        /// Share of accesses that store.
+        /// Share of accesses that are stores.
         writes: Share = 0.0,
         /// Node whose cores run the work.
         #[metavar = "NODE"]
         from_: Option<Count> = none("the first with cores"),
-        /// Cores used.
+        /// Number of cores that run the work, one thread each.
         threads: Threads = 1,
     }
 }

@@ -49,30 +49,30 @@ pub struct PairOptions {
 nearfar_schema::columns! {
     /// Hit rates and times of a pair.
     pub struct PairRow {
-        /// Whether pages lie at random.
+        /// Whether the guests' pages are placed at random.
         shuffled: bool,
-        /// Share of the smaller guest's pages that share cache lines with the other's; null when
-        /// shuffled.
+        /// Share of the smaller guest's pages that share DRAM cache lines with the other guest's pages; null
+        /// when shuffled.
         overlap: Option<f64>,
-        /// Hit rate alone, first guest.
+        /// DRAM cache hit rate of the first guest when it runs alone.
         alone_hit_rate_a: f64,
-        /// Hit rate alone, second guest.
+        /// DRAM cache hit rate of the second guest when it runs alone.
         alone_hit_rate_b: f64,
-        /// Hit rate together, first guest.
+        /// DRAM cache hit rate of the first guest when both run.
         together_hit_rate_a: f64,
-        /// Hit rate together, second guest.
+        /// DRAM cache hit rate of the second guest when both run.
         together_hit_rate_b: f64,
-        /// Time of an access alone, first guest.
+        /// Mean access time of the first guest when it runs alone.
         alone_ns_a: f64 ["ns"],
-        /// Time of an access alone, second guest.
+        /// Mean access time of the second guest when it runs alone.
         alone_ns_b: f64 ["ns"],
-        /// Time of an access together, first guest.
+        /// Mean access time of the first guest when both run.
         together_ns_a: f64 ["ns"],
-        /// Time of an access together, second guest.
+        /// Mean access time of the second guest when both run.
         together_ns_b: f64 ["ns"],
-        /// Time together divided by time alone, first guest.
+        /// Slowdown of the first guest: `together_ns_a` / `alone_ns_a`.
         slowdown_a: f64,
-        /// Time together divided by time alone, second guest.
+        /// Slowdown of the second guest: `together_ns_b` / `alone_ns_b`.
         slowdown_b: f64,
     }
     keys [shuffled, overlap]
@@ -154,7 +154,7 @@ pub fn pair(
     on_progress: OnProgress<'_>,
 ) -> Result<Vec<PairRow>> {
     let Some(front) = memory.cache else {
-        let what = "has no cache in front of its memory";
+        let what = "has no DRAM cache in front of its memory";
         return Err(Error::input(format!("machine {}", topology.machine), what, "choose another"));
     };
     let seed = options.seed;
@@ -201,7 +201,7 @@ pub fn pair(
         if !(0.0..=1.0).contains(overlap) {
             return Err(Error::input(
                 "--overlap",
-                "lies within 0 to 1",
+                "must be within 0 to 1",
                 "give for example 0,0.5,1",
             ));
         }

@@ -41,15 +41,15 @@ pub enum Load<'a> {
 nearfar_schema::columns! {
     /// A node in use.
     pub struct NodeUse {
-        /// Topology index of the node.
+        /// Index of the node in the machine's topology.
         node: usize,
-        /// Kind and number, such as `pmem4`.
+        /// Kind and number of the node, such as `pmem4`.
         label: String,
-        /// Read from the medium.
+        /// Bytes read from the node's memory.
         read_bytes: f64 ["bytes"],
-        /// Written to the medium.
+        /// Bytes written to the node's memory.
         written_bytes: f64 ["bytes"],
-        /// Share of the time that the medium is busy.
+        /// Share of the run during which the node's memory is busy.
         busy: f64,
     }
     keys [node]
@@ -65,27 +65,28 @@ nearfar_schema::columns! {
         mode: &'static str,
         /// Bytes of the pages touched.
         footprint_bytes: u64 ["bytes"],
-        /// Whether all pages fit in memory; if false, all other results are empty.
+        /// Whether all pages fit in memory; if false, all columns but `mode` and `footprint_bytes`
+        /// are 0 or null.
         possible: bool,
-        /// Memory accesses; for a stream 1, and byte counts are per access.
+        /// Memory accesses, in lines; 1 for a stream, whose bytes in `nodes` are per access.
         accesses: f64 ["lines"],
-        /// Share of accesses that store.
+        /// Share of accesses that are stores.
         store_share: f64,
-        /// Share of accesses on DRAM of the own socket.
+        /// Share of accesses to DRAM of the socket whose cores run the work.
         local_dram_share: f64 as "DRAM near",
-        /// Share on DRAM of other sockets.
+        /// Share of accesses to DRAM of other sockets.
         remote_dram_share: f64 as "DRAM far",
-        /// Share on persistent or CXL memory of the own socket.
+        /// Share of accesses to persistent or CXL memory of the socket whose cores run the work.
         local_far_share: f64 as "other near",
-        /// Share on persistent or CXL memory of other sockets.
+        /// Share of accesses to persistent or CXL memory of other sockets.
         remote_far_share: f64 as "other far",
-        /// Hit rate of memory mode's cache, or null.
+        /// Hit rate of memory mode's DRAM cache; null in other modes.
         cache_hit_rate: Option<f64> as "cache hits",
-        /// Average time of an access on an idle machine, or null.
+        /// Average time of an access on an idle machine; null if not possible.
         latency_ns: Option<f64> ["ns"],
-        /// Bandwidth over all threads, or null.
+        /// Bandwidth of all threads together; null if not possible.
         gb_per_second: Option<f64> ["GB/s"] as "GB/s",
-        /// Bottleneck: `cores`, a node's label or `link`.
+        /// What limits bandwidth: `cores`, a node's label or `link` (between sockets); null if not possible.
         bound_by: Option<String>,
     }
     keys [mode, footprint_bytes]

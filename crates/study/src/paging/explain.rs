@@ -31,11 +31,11 @@ const PROGRESS_STEP: u64 = 1 << 22;
 nearfar_schema::options! {
     /// The options of `nearfar explain` as they are written: which row of a run.
     pub struct Request {
-        /// Page size of the row.
+        /// Page size of the row to explain.
         page: Option<Bytes> = none("the one that the run advises"),
-        /// Memory size of the row, as given to the run.
+        /// Memory size of the row to explain, as given to the run.
         memory: Option<OneMemory> = none("the largest; with --view paper the middle one"),
-        /// Storage of the row.
+        /// Storage device of the row to explain.
         storage: Option<String> = none("the run's first"),
         /// Files and folders with symbols: the captured programs and libraries, their debug files,
         /// perf maps.

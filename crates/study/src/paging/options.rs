@@ -38,9 +38,10 @@ nearfar_schema::choices! {
     pub enum PageCache: "state of the page cache" {
         /// the first reference to a page of a file reads it from storage
         Cold = "cold",
-        /// files are in the page cache; their first faults are not counted
+        /// files are in the page cache; first faults on their pages are not counted
         Warm = "warm",
-        /// file pages are charged to other memory, such as that of another control group
+        /// files are in the page cache and take none of the simulated memory, as if charged to
+        /// another control group
         Elsewhere = "elsewhere",
     }
 }
@@ -48,9 +49,9 @@ nearfar_schema::choices! {
 nearfar_schema::choices! {
     /// How the time of a reference is computed.
     pub enum View: "view" {
-        /// equations 1 to 3 of page-size advice (000), as published
+        /// equations 1 to 3 of paper 000 on page-size advice, as published
         Paper = "paper",
-        /// time of the processor: caches, TLBs, page walks and the kernel's part of faults
+        /// a model of the processor (caches, TLBs, page walks) and of the kernel's time for faults
         Machine = "machine",
     }
 }
@@ -58,33 +59,33 @@ nearfar_schema::choices! {
 nearfar_schema::options! {
     /// The options of a paging study as they are written.
     pub struct Request {
-        /// Page sizes, powers of two from 64 bytes to 1 TiB; `...`: powers of two. By default, `--view
-        /// machine` uses those that Linux supports for anonymous memory: 4 KiB, and 16 KiB and
-        /// larger.
+        /// Page sizes, powers of two from 64 bytes to 1 TiB; `...`: all powers of two between. The default of
+        /// `--view machine` is what Linux supports for anonymous memory: 4 KiB, and 16 KiB to 2 MiB.
         page_sizes: PageSizes = PAGE_SIZES,
-        /// Memory sizes: shares of the peak resident set (50%) or bytes (512M); `...` for equal
-        /// steps.
+        /// Memory sizes: shares of the peak resident set (50%) or bytes (512M); `10%,...,100%` has steps of
+        /// 10 %.
         memory: nearfar_schema::Memory = "10%,...,100%",
-        /// The TLB: entries (64), with ways (64x4), or two levels (64+1536x12); LRU.
+        /// The TLB (LRU), for `--view paper`: entries (64), entries x ways (64x4), or two levels
+        /// (64+1536x12).
         tlb: TlbSpec = TLB,
-        /// Page replacement.
+        /// Page replacement policy.
         replacement: Choice<Replacements> = "clock",
-        /// The kernel's vm.swappiness, for `linux` and `mglru`: how much it prefers to evict
+        /// The kernel's vm.swappiness, for `--replacement linux` or `mglru`: preference for evicting
         /// anonymous pages over file pages, from 0 to 200.
         swappiness: Count<0, MAX_SWAPPINESS> = SWAPPINESS,
-        /// For `linux`: faults between updates of the page-list statistics; 0 = no updates. The
-        /// kernel updates them every two seconds.
+        /// For `--replacement linux`: faults between updates of the statistics that balance the page lists; 0
+        /// = no updates. A kernel updates them every two seconds.
         statistics_every: Count = STATISTICS_EVERY,
         /// Machine name or file; comma-separated machines are compared as whole hosts.
         machine: Option<MachineNames> = none("here, if this machine was measured, else nvme"),
-        /// Storage devices of the machine; with one machine, also devices of built-in machines.
+        /// Storage devices to compare: the machine's; with one --machine, also those of built-in machines.
         #[metavar = "NAMES"]
         storage: Option<List<String>> = none("all"),
         /// Kinds of references to include.
         kinds: Option<List<Choice<Kinds>>> = none("all"),
         /// References to simulate: all (`none`), or those that miss the machine's caches.
         filter: Filter = "none",
-        /// Whether memory is freed when the program unmaps it, if the trace has such events.
+        /// Whether memory is freed when the program unmaps it, if the trace records that.
         lifetimes: Lifetimes = "on",
         /// Whether files are in the page cache at the start.
         page_cache: PageCache = "cold",
@@ -95,7 +96,7 @@ nearfar_schema::options! {
         /// Page size that the host uses for a virtual machine's memory, for `--view machine`: page
         /// walks then include the host's page table.
         nested: Option<Bytes> = none("from the machine file"),
-        /// Slowdown to accept in the recommended memory size, compared with enough memory.
+        /// Accepted slowdown with the recommended memory size, relative to memory for the whole resident set.
         slowdown: Share = crate::SLOWDOWN,
         /// Choose the page size by the whole run, including the time to fill memory; otherwise by the time
         /// without filling memory. For `--view machine`.
@@ -234,7 +235,11 @@ impl Options {
         page_sizes.sort_unstable();
         page_sizes.dedup();
         let Some(&finest) = page_sizes.first() else {
-            return Err(Error::input("--page-sizes", "names no page size", "such as 4K,64K,2M"));
+            return Err(Error::input(
+                "--page-sizes",
+                "names no page size",
+                "give for example 4K,64K,2M",
+            ));
         };
         if memory.is_empty() || memory.len() > MAX_MEMORIES {
             return Err(Error::input(
@@ -251,14 +256,18 @@ impl Options {
             if !valid {
                 return Err(Error::input(
                     "--memory",
-                    format!("{size:?} is not a memory size"),
-                    "give sizes above 0, such as 10%,50%,100% or 512M",
+                    "a size is 0 or too large",
+                    "give sizes such as 10%,50%,100% or 512M",
                 ));
             }
         }
         let policy = replacement::find(replacement.name).expect("a choice is of the registry");
         if kinds.0 & KindSet::ALL.0 == 0 {
-            return Err(Error::input("--kinds", "names no kind", "such as load,store,fetch"));
+            return Err(Error::input(
+                "--kinds",
+                "names no kind of reference",
+                "give for example load,store,fetch",
+            ));
         }
         Ok(Self {
             page_sizes,
@@ -314,7 +323,7 @@ impl Options {
         let names: Vec<&str> = policies.map(|policy| policy.name).collect();
         Err(Error::input(
             option,
-            format!("does not apply to {:?}", self.replacement.name),
+            format!("does not apply to --replacement {}", self.replacement.name),
             format!("use it with --replacement {}", names.join(" or ")),
         ))
     }

@@ -169,14 +169,13 @@ fn storages(machine: &Machine, request: &Request, single: bool) -> Result<Vec<St
     };
     if let (true, Some(names)) = (storages.is_empty(), &request.storage) {
         let what = format!("machine {} has no {}", machine.name, names.0.join(" or "));
-        let fix =
-            "each of several machines has its own storages; leave it out, or give one --machine";
+        let fix = "several machines have only their own storage; leave out --storage, or give one --machine";
         return Err(Error::input("--storage", what, fix));
     }
     if storages.is_empty() {
         let place = format!("machine {}", machine.name);
         let fix = remedy(&machine.name, "add [storage.NAME]", |one| !one.storage.is_empty());
-        return Err(Error::input(place, "has no storage to page to", fix));
+        return Err(Error::input(place, "has no storage device to swap to", fix));
     }
     Ok(storages)
 }

@@ -16,40 +16,40 @@ nearfar_schema::columns! {
         page_bytes: u64 ["bytes"],
         /// Memory size.
         memory_bytes: u64 ["bytes"],
-        /// Memory size as a fraction of the peak resident set (of the 4 KiB footprint if freed memory is not
-        /// modelled); null if given in bytes.
+        /// Memory size as a fraction of the peak resident set (of all 4 KiB pages touched, if freed memory is
+        /// not modelled); null if given in bytes.
         memory_fraction: Option<f64> ["of the peak resident set"],
-        /// Frames: memory / page, at least 8.
+        /// Page frames: memory size / page size, at least 8.
         frames: u64 ["pages"],
         /// References at this page size; one that crosses a page border counts for both pages, except with
         /// `--view machine`.
         references: u64,
         /// Page walks: misses of all TLB levels.
         tlb_misses: u64 as "TLB misses",
-        /// TLB misses per reference (e in T_A).
+        /// TLB misses per reference (`e` in paper 000).
         tlb_miss_rate: f64 ["per reference"] as "TLB miss rate",
-        /// First-level misses that hit the second level; 0 with one level.
+        /// First-level TLB misses that hit the second level; 0 if the TLB has one level.
         tlb_second_hits: u64 as "second TLB hits",
-        /// Page faults; an estimate in a captured sample.
+        /// Page faults; an estimate for a trace of `capture --sample`.
         faults: u64,
-        /// Page faults per reference (d in T_D).
+        /// Page faults per reference (`d` in paper 000).
         fault_rate: f64 ["per reference"],
-        /// Standard error of the fault rate in a captured sample, else null.
+        /// Error of the fault rate (standard error and bias) for a trace of `capture --sample`, else null.
         fault_rate_error: Option<f64> ["per reference"],
-        /// Distinct pages: the minimum number of faults at any memory size.
+        /// Distinct pages touched; with a cold page cache, the minimum of `faults` at any memory size.
         pages: u64 ["pages"],
-        /// Evictions of written pages.
+        /// Evictions of dirty pages.
         dirty_evictions: u64 as "dirty",
         /// The storage device of the machine.
         storage: String,
-        /// Time of address translation, T_A.
+        /// Time of address translation (T_A in paper 000).
         translation_ns: f64 ["ns per reference"],
-        /// Time of data access, T_D.
+        /// All time except address translation, such as data access and faults (T_D in paper 000).
         data_ns: f64 ["ns per reference"],
-        /// T_A + T_D.
+        /// `translation_ns` + `data_ns`.
         total_ns: f64 ["ns per reference"],
-        /// Faults on pages that the kernel filled with zeros, or with a copy. If freed memory is not
-        /// modelled, all memory counts as private.
+        /// Faults that fill a page with zeros or with a copy. If freed memory is not modelled, all first
+        /// touches count here.
         zero_fills: u64,
         /// Faults that read a page of a file for the first time.
         file_reads: u64,
@@ -61,40 +61,42 @@ nearfar_schema::columns! {
         swap_outs: u64,
         /// Evictions that wrote a page to its file.
         write_backs: u64,
-        /// Time of instructions without misses. This and the next eight columns are null without
-        /// `--view machine`; the times add up to `total_ns`, with `start_ns`.
+        /// Time of executing instructions, without waiting for misses; null without `--view machine`.
         cpu_ns: Option<f64> ["ns per reference"],
-        /// Waiting for the second level of the TLB.
+        /// Waiting for the second level of the TLB; null without `--view machine`.
         tlb_ns: Option<f64> ["ns per reference"] as "TLB",
-        /// Waiting for page walks.
+        /// Waiting for page walks; null without `--view machine`.
         walk_ns: Option<f64> ["ns per reference"] as "walks",
-        /// Waiting for the second and the third level of cache.
+        /// Waiting for CPU caches of the second and third level; null without `--view machine`.
         cache_ns: Option<f64> ["ns per reference"] as "caches",
-        /// Waiting for memory.
+        /// Waiting for memory; null without `--view machine`.
         dram_ns: Option<f64> ["ns per reference"] as "memory",
-        /// The kernel's part of faults, without `start_ns`.
+        /// The kernel's time for faults, except what `start_ns` counts; null without `--view machine`.
         fault_ns: Option<f64> ["ns per reference"] as "faults",
-        /// Waiting for the storage, without `start_ns`.
+        /// Waiting for the storage, except what `start_ns` counts; null without `--view machine`.
         io_ns: Option<f64> ["ns per reference"] as "I/O",
-        /// Peak private memory at this page size.
+        /// Peak private memory at this page size; null without `--view machine`.
         resident_bytes: Option<u64> ["bytes"],
-        /// Share of huge pages that are read before they are written; Linux before 6.13 uses 4 KiB pages for
-        /// these. 0 below 2 MiB.
+        /// Share of 2 MiB pages that are read before they are written; Linux before 6.13 uses 4 KiB pages for
+        /// these. 0 for smaller pages; null without `--view machine`.
         read_first_share: Option<f64>,
         /// The machine.
         machine: String,
-        /// 95 % interval of the fault rate in a captured sample. This and the five after it are null
-        /// for other traces.
+        /// Lower end of the 95 % interval of the fault rate; null unless the trace is of `capture --sample`.
         fault_rate_low: Option<f64> ["per reference"],
-        /// Its upper end.
+        /// Upper end of the 95 % interval of the fault rate; null unless the trace is of `capture --sample`.
         fault_rate_high: Option<f64> ["per reference"],
-        /// 95 % interval of the TLB miss rate; null as well with `--view machine`.
+        /// Lower end of the 95 % interval of the TLB miss rate; null with `--view machine`, or
+        /// unless the trace is of `capture --sample`.
         tlb_miss_rate_low: Option<f64> ["per reference"] as "TLB miss rate low",
-        /// Its upper end.
+        /// Upper end of the 95 % interval of the TLB miss rate; null with `--view machine`, or
+        /// unless the trace is of `capture --sample`.
         tlb_miss_rate_high: Option<f64> ["per reference"] as "TLB miss rate high",
-        /// The time with both rates at their lower ends.
+        /// `total_ns` at the lower ends of the intervals of the fault and TLB miss rates; null
+        /// unless the trace is of `capture --sample`.
         total_ns_low: Option<f64> ["ns per reference"],
-        /// The time with both rates at their upper ends.
+        /// `total_ns` at the upper ends of the intervals of the fault and TLB miss rates; null
+        /// unless the trace is of `capture --sample`.
         total_ns_high: Option<f64> ["ns per reference"],
         /// Time to fill memory: faults that raise the peak of private memory or map resident pages, and first
         /// reads of files. Null without `--view machine`.

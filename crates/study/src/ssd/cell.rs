@@ -23,17 +23,17 @@ nearfar_schema::columns! {
         instructions: u64,
         /// Accesses to the device: lines that the CPU caches read from it or write to it.
         accesses: u64 ["lines"],
-        /// Page-table walks.
+        /// Page-table walks, one per TLB miss.
         tlb_misses: u64 as "TLB misses",
         /// Page-table walks that found the page outside the device's DRAM, or arriving for another thread.
         embedded_faults: u64 as "embedded faults",
-        /// Embedded page faults per access.
+        /// Embedded page faults per access to the device.
         embedded_fault_rate: f64 ["per access"] as "faults",
         /// Embedded page faults on a page that was arriving for another thread.
         joined_faults: u64,
-        /// Embedded page faults that went to the kernel; those raised again are in `overruns`.
+        /// Embedded page faults passed to the kernel, without those that `overruns` counts.
         passed_to_kernel: u64,
-        /// Share of embedded page faults that the kernel served.
+        /// Share of embedded page faults passed to the kernel.
         passed_share: f64 as "passed on",
         /// Times that a thread slept for an embedded page fault; atomic sections never sleep.
         slept: u64,
@@ -41,13 +41,13 @@ nearfar_schema::columns! {
         overruns: u64,
         /// Ordinary page faults: first touches.
         page_faults: u64,
-        /// Reads of the disk.
+        /// Reads of files from the disk.
         disk_reads: u64,
-        /// Executing and waiting for DRAM, summed over the cores.
+        /// Time of executing and waiting for DRAM, summed over the cores.
         cpu_busy: f64 ["s"] as "busy",
-        /// Waiting for the device's flash with the core held.
+        /// Time that cores wait for the device's flash, or for the bus (`--bus held`), and run no thread.
         cpu_stall: f64 ["s"] as "stall",
-        /// Exceptions and context switches.
+        /// Time of exceptions and context switches, summed over the cores.
         cpu_switch: f64 ["s"] as "switch",
         /// Time of cores without a thread to run.
         cpu_idle: f64 ["s"] as "idle",
@@ -57,20 +57,19 @@ nearfar_schema::columns! {
         predicted_us_mean: f64 ["us"] as "predicted",
         /// Mean of the actual service times.
         actual_us_mean: f64 ["us"] as "actual",
-        /// Mean of actual less predicted: the bias, and the mean error too, as a service never
-        /// takes less than predicted.
+        /// Mean of actual less predicted service time, which is never negative.
         prediction_error_us_mean: f64 ["us"] as "mean error",
-        /// Largest of actual less predicted.
+        /// Largest difference of actual less predicted service time.
         prediction_error_us_max: f64 ["us"] as "largest error",
-        /// Pages read from flash, for the host and by collection.
+        /// Pages read from flash, for the host and by garbage collection.
         flash_reads: u64 ["pages"] as "reads",
-        /// Pages programmed, for the host and by collection.
+        /// Pages programmed into flash, for the host and by garbage collection.
         flash_programs: u64 ["pages"] as "programs",
-        /// Blocks collected.
+        /// Flash blocks that garbage collection freed.
         gc_collections: u64 ["blocks"] as "GC",
-        /// Pages that collection moved, each a read and a program.
+        /// Pages that garbage collection moved, each a read and a program of flash.
         gc_moved: u64 ["pages"] as "moved",
-        /// Programs for each written page that left the device's DRAM.
+        /// Write amplification: pages programmed per dirty page evicted from the device's DRAM.
         write_amplification: f64 as "WA",
         /// Pages that left the device's DRAM.
         evictions: u64 ["pages"],
@@ -78,23 +77,23 @@ nearfar_schema::columns! {
         dirty_evictions: u64 ["pages"],
         /// Erases of the block erased least, preconditioning included.
         erases_least: u32,
-        /// Erases of the block erased most.
+        /// Erases of the block erased most, preconditioning included.
         erases_most: u32,
-        /// Working time of the dies, all together.
+        /// Busy time of the flash dies, summed over the dies.
         die_busy: f64 ["s"],
         /// Walks of the page table and the device's mapping table; part of `cpu_busy`.
         cpu_walk: f64 ["s"] as "walks",
-        /// Services whose page was only in flash; the others made room for a page that is new.
+        /// Services that read the page from flash; other services only make room for a new page.
         from_flash: u64 as "from flash",
-        /// Embedded page faults while frames of the DRAM were free.
+        /// Embedded page faults while the device's DRAM had free frames.
         faults_while_filling: u64,
         /// Services that took longer than predicted.
         late_services: u64 as "late",
         /// Total delay of services while dies worked for other services.
         late_die: f64 ["s"] as "die",
-        /// Total delay while channels carried other pages.
+        /// Total delay of services while channels carried other pages.
         late_channel: f64 ["s"] as "channel",
-        /// Total delay by erases, which predictions omit.
+        /// Total delay of services by erases, which predictions omit.
         late_erase: f64 ["s"] as "erasing",
     }
     keys [dram_bytes, epf]

@@ -183,7 +183,9 @@ impl<'a> Run<'a> {
         if threads as u64 >= u64::from(frames) {
             return Err(Error::input(
                 "--dram",
-                format!("{frames} pages are too few for {threads} threads that each wait for one"),
+                format!(
+                    "{frames} pages of DRAM are too few for {threads} threads, which may each wait for one"
+                ),
                 "give the device more DRAM",
             ));
         }

@@ -142,9 +142,9 @@ impl Host {
 nearfar_schema::choices! {
     /// What the flash holds of a page that the program touches for the first time.
     pub enum FirstTouch: "content before the first touch" {
-        /// nothing, and the device knows: the page is not read, and is dirty
+        /// nothing, as the device knows: the page is not read from flash, and is dirty
         New = "new",
-        /// old data, because the device does not know which pages are free: the page is read, and
+        /// old data, because the device does not know which pages are free: the page is read from flash, and
         /// clean until it is written
         Stored = "stored",
     }
@@ -153,9 +153,9 @@ nearfar_schema::choices! {
 nearfar_schema::choices! {
     /// What the device sees of the file data that a disk controller writes to memory.
     pub enum FileData: "state of file data" {
-        /// the writes: the page is dirty
+        /// the device sees the disk controller's write: the page is dirty
         Dirty = "dirty",
-        /// nothing: the page is clean; MARSSx86's disk transfers bypass its memory model
+        /// the device does not see the disk controller's write, as in MARSSx86: the page is clean
         Clean = "clean",
     }
 }
@@ -163,9 +163,9 @@ nearfar_schema::choices! {
 nearfar_schema::choices! {
     /// What the memory bus does while a core waits for the device.
     pub enum Bus: "state of the bus" {
-        /// other cores access the DRAM meanwhile
+        /// other cores access the DRAM while one core waits
         Free = "free",
-        /// other cores' accesses wait, because a DDR device cannot delay its response
+        /// other cores' accesses wait until the page arrives, because a DDR device cannot delay its response
         Held = "held",
     }
 }
@@ -199,7 +199,7 @@ impl Value for Atomic {
     }
     fn choices() -> Vec<Entry> {
         let groups = [
-            ("none", "no kind: every fault that goes to the kernel sleeps"),
+            ("none", "no kind: threads sleep on every fault that goes to the kernel"),
             ("kernel", "the kernel's copies to and from the program's memory"),
         ];
         let groups = groups.map(|(name, what)| Entry { name, what: what.into() });
@@ -241,21 +241,21 @@ nearfar_schema::options! {
         /// Storage device of the machine that holds the files.
         #[metavar = "NAME"]
         disk: Option<String> = none("none: reading files takes no time"),
-        /// Share of the flash that is first filled in order, and share then overwritten at random.
+        /// Before the run: share of the flash filled in order, then share overwritten at random.
         precondition: Shares<2> = "60%,50%",
-        /// Which pages are overwritten at random.
+        /// Which pages --precondition overwrites at random.
         overwrite: Overwrite = "drawn",
-        /// Threads wake at multiples of this time.
+        /// Sleeping threads wake at multiples of this time.
         sleep_granularity: Option<Nanoseconds> = none("the machine's cost.timer_slack"),
-        /// Kinds of references whose faults may not sleep, joined by `+`.
+        /// Kinds of references during which a thread must not sleep, joined by `+`.
         atomic: Atomic = "kernel",
         /// Whether the flash holds a page before its first reference.
         first_touch: FirstTouch = "new",
-        /// State of a page that is first executed or read by the kernel, and so comes from a file.
+        /// State of a page from a file: a page that is first executed, or first read by the kernel.
         file_data: FileData = "dirty",
         /// Where a page walk reads the device's mapping table.
         l2p: L2p = "cached",
-        /// The memory bus while a core waits for the device.
+        /// State of the memory bus while a core waits for the device.
         bus: Bus = "free",
         /// Instructions that a thread may run ahead of the others in the trace.
         window: Count<1> = 1 << 20,
@@ -345,7 +345,7 @@ impl Options {
         if cells == 0 || cells > MAX_CELLS {
             return Err(Error::input(
                 "--epf, --dram",
-                format!("make {cells} cells"),
+                format!("make {cells} combinations of policy and DRAM size"),
                 format!("give 1 to {MAX_CELLS}, such as --epf none,all --dram 100M,150M"),
             ));
         }

@@ -714,7 +714,7 @@ fn invalid_options_are_refused() {
     assert_eq!(options(&["none", "all"], &[1 << 20, 1 << 21], 0.6).unwrap().settings.len(), 4);
     for (error, part) in [
         (options(&["some"], &[1], 0.6), "no policy"),
-        (options(&[], &[1], 0.6), "make 0 cells"),
+        (options(&[], &[1], 0.6), "make 0 combinations"),
         (options(&["none"], &[1], 1.5), "does not lie between 0 and 1"),
     ] {
         assert!(error.unwrap_err().to_string().contains(part), "{part}");

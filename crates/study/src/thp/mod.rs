@@ -35,9 +35,9 @@ const MIN_PAGES: u64 = 64;
 nearfar_schema::choices! {
     /// Kernel versions, which differ in the page size of a write to the huge zero page.
     pub enum Linux: "kernel" {
-        /// or older: a write to 2 MiB of memory that was only read before allocates a 4 KiB page
+        /// or older: the first write to a 2 MiB range that was only read allocates a 4 KiB page
         Older = "6.12",
-        /// or later: such a write allocates a 2 MiB page
+        /// or later: the first write to a 2 MiB range that was only read allocates a 2 MiB page
         Newer = "6.13",
     }
 }
@@ -45,7 +45,7 @@ nearfar_schema::choices! {
 nearfar_schema::options! {
     /// The options of a study of huge pages as they are written.
     pub struct Request {
-        /// Settings to compare: a name, or where each page size is used, such as
+        /// Settings of huge pages to compare: a name, or a setting for each page size, such as
         /// 64K=always+2M=madvise.
         policy: List<Policy> = "never,madvise,always,64K=always",
         /// Machine name or file; it must describe the processor.
@@ -53,16 +53,16 @@ nearfar_schema::options! {
         /// Page size that the host uses for a virtual machine's memory: page walks then include the
         /// host's page table.
         nested: Option<Bytes> = none("from the machine file"),
-        /// The kernel.
+        /// Version of the Linux kernel to model.
         #[metavar = "VERSION"]
         linux: Linux = "6.13",
         /// Free memory in blocks of 2 MiB when the program begins. A fault that finds none takes small
         /// pages, or compacts memory if the program advised huge pages there.
         free_huge: Option<Bytes> = none("as much as is needed"),
-        /// Private memory, as a share of the peak resident set (50%) or bytes (512M). At this limit,
+        /// Limit of private memory, as a share of the peak resident set (50%) or bytes (512M). At the limit,
         /// huge pages are split and memory is swapped.
         memory: Option<OneMemory> = none("unlimited"),
-        /// Storage device of the machine for swap.
+        /// Storage device that memory is swapped to.
         #[metavar = "NAME"]
         storage: Option<String> = none("the machine's first"),
         /// khugepaged: time between two scans.
@@ -72,13 +72,14 @@ nearfar_schema::options! {
         /// khugepaged: a range becomes a huge page if at most this many of its 512 pages are empty.
         /// When memory is short, a huge page with more empty pages is split, unless this is 511.
         max_ptes_none: Count<0, 511> = 511,
-        /// khugepaged: at most this many of the 512 pages may be shared with another process.
+        /// khugepaged: a range becomes a huge page if at most this many of its 512 pages are shared
+        /// with another process.
         max_ptes_shared: Count<0, 511> = 256,
-        /// khugepaged: at most this many of the 512 pages may be in swap.
+        /// khugepaged: a range becomes a huge page if at most this many of its 512 pages are in swap.
         max_ptes_swap: Count<0, 511> = 64,
-        /// Also show time and memory of each area, such as the heap, and what to advise for it.
+        /// Also show time and memory of each area, such as the heap, and which madvise suits it.
         by_area: bool = false,
-        /// Number of points in time for which memory is given.
+        /// Number of points in time at which the result gives memory use.
         points: Count<1, 100_000> = 100,
         /// Threads; 0 = one per core.
         threads: Runtime<Count<0, 1024>> = 0,
@@ -88,25 +89,26 @@ nearfar_schema::options! {
 nearfar_schema::columns! {
     /// A row of the study: a program under one policy. Times are averages per reference.
     pub struct Row {
-        /// The policy.
+        /// Setting of huge pages, as in `--policy`.
         policy: String,
         /// References.
         references: u64,
         /// Total time.
         total_ns: f64 ["ns per reference"] as "time",
-        /// Instructions without misses.
+        /// Executing instructions, without waiting for misses.
         cpu_ns: f64 ["ns per reference"] as "cpu",
         /// Waiting for the second level of the TLB.
         tlb_ns: f64 ["ns per reference"] as "TLB",
         /// Waiting for page walks.
         walk_ns: f64 ["ns per reference"] as "walks",
-        /// Waiting for caches.
+        /// Waiting for CPU caches of the second and third level.
         cache_ns: f64 ["ns per reference"] as "caches",
         /// Waiting for memory.
         dram_ns: f64 ["ns per reference"] as "memory",
-        /// Faults on memory that was freed before, and copies on write.
+        /// The kernel's time for faults that `start_ns` does not count: on memory freed before,
+        /// copies on write, reads from swap.
         fault_ns: f64 ["ns per reference"] as "faults",
-        /// Faults that fill memory for the first time.
+        /// The kernel's time for faults that fill memory for the first time.
         start_ns: f64 ["ns per reference"] as "start",
         /// Waiting for swap.
         io_ns: f64 ["ns per reference"] as "I/O",
@@ -114,7 +116,7 @@ nearfar_schema::columns! {
         peak_bytes: u64 ["bytes"] as "peak",
         /// Mean mapped private memory over time.
         mean_bytes: f64 ["bytes"] as "mean",
-        /// Peak memory of pages that are at least partly mapped, as a memory limit counts them.
+        /// Peak memory of pages mapped at least in part, each counted whole, as memory control groups do.
         held_bytes: u64 ["bytes"] as "held",
         /// Mean share of mapped private memory in pages of 2 MiB.
         huge_share: f64 ["share"] as "huge",
@@ -124,11 +126,11 @@ nearfar_schema::columns! {
         faults: u64,
         /// Faults that allocated a page of 2 MiB.
         huge_faults: u64 as "huge faults",
-        /// Faults that found no free block of 2 MiB, or no room for one.
+        /// Faults that took smaller pages, because no block of 2 MiB was free or memory was at its limit.
         fallbacks: u64,
         /// Faults that compacted memory to free a block of 2 MiB; the time of compaction is not modelled.
         compactions: u64,
-        /// Ranges that became a page of 2 MiB later, by khugepaged or `MADV_COLLAPSE`.
+        /// Ranges of 2 MiB that khugepaged or `MADV_COLLAPSE` merged into one page.
         merges: u64,
         /// Pages of 2 MiB that became small pages.
         splits: u64,
@@ -136,9 +138,9 @@ nearfar_schema::columns! {
         stalls: u64,
         /// The longest fault.
         longest_ns: f64 ["ns"] as "longest fault",
-        /// Limit of private memory, or null.
+        /// Limit of private memory; null if unlimited.
         memory_bytes: Option<u64> ["bytes"] as "memory",
-        /// Large pages that were split at the limit to free their empty parts.
+        /// Large pages that were split at the memory limit to free their empty parts.
         shrunk: u64 as "splits at the limit",
         /// Pages of 4 KiB that were read from swap.
         swap_ins: u64 as "swap-ins",
@@ -153,7 +155,7 @@ nearfar_schema::columns! {
 nearfar_schema::columns! {
     /// A point in time of a run under a policy: the middle of one of equal parts of the run.
     pub struct Point {
-        /// The policy.
+        /// Setting of huge pages, as in `--policy`.
         policy: String,
         /// Number of the point, from 0.
         point: u64,
@@ -161,7 +163,7 @@ nearfar_schema::columns! {
         ns: f64 ["ns"] as "time",
         /// Private memory that is mapped.
         mapped_bytes: u64 ["bytes"] as "mapped",
-        /// Its part in pages of 2 MiB.
+        /// Mapped private memory in pages of 2 MiB.
         huge_bytes: u64 ["bytes"] as "huge",
     }
     keys [policy, point]

@@ -114,7 +114,10 @@ impl Value for Scale {
         };
         match share {
             Ok(share) if share > 0.0 && share <= 16.0 => Ok(Self { text, share }),
-            _ => Err(format!("'{}' is not a share; write for example 1/64", given.shown())),
+            _ => Err(format!(
+                "'{}' is not a scale above 0 and up to 16; write for example 1/64",
+                given.shown()
+            )),
         }
     }
     fn plain(&self) -> Json {

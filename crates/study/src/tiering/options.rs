@@ -23,53 +23,53 @@ use crate::lifetimes::Lifetimes;
 nearfar_schema::options! {
     /// The options of a tiering study as they are written.
     pub struct Request {
-        /// A generated workload, its .toml file, or a trace folder; several, separated by commas, share the
+        /// A generated workload (name or .toml file) or a trace folder; several, comma-separated, share the
         /// machine.
         workload: Loads = "nomad-medium",
-        /// Shares of the fastest node, such as 2:1: pages of a program above its share are demoted first and
-        /// promoted last.
+        /// Each program's share of the fastest node, such as 2:1; a program above its share is demoted first
+        /// and promoted last.
         share: Option<Shares> = none("no shares"),
-        /// Policies, comma-separated, or `all`; mine.py is a policy in Python.
+        /// Policies, comma-separated, or `all`; a file such as mine.py holds a policy in Python.
         policy: Policies = "all",
-        /// Machine name or file; it needs two to four nodes and [cost].
+        /// Machine name or file, with two to four nodes and [cost].
         machine: MachineName = "cxl-a",
         /// Loads and stores of a generated workload's rounds, unless its file sets `mix`.
         mix: Mix = "write",
         /// Popularity of the pages of a generated workload, as in YCSB.
         pattern: Pattern = "scrambled-zipf",
-        /// Where the hottest pages of a generated workload are.
+        /// Where in memory the hottest pages of a generated workload are.
         placement: Placement = "uniform",
         /// Rounds after the warm-up; for a trace, the number of replays.
         rounds: Option<Count<0, 1000>> = none("4; for a trace: 1"),
-        /// Scale of a generated workload and its machine, in memory and in work, such as 1/64; 1/1 is full
-        /// size.
+        /// Factor on the memory and operations of a generated workload and on the machine's memory; 1/1 is
+        /// full size.
         scale: Scale = "1/64",
         /// Number of seeds, one run each, starting at --seed.
         seeds: Seeds = 1,
-        /// The first seed.
+        /// Seed of the first run.
         seed: Count<0, { 1 << 63 }> = 1,
         /// Sizes of the fastest node: shares of the program's memory, such as 30%, or bytes at full scale;
         /// `10%,20%,...,100%` has equal steps.
         fast: Option<Memory> = none("the machine's; for a trace 10%,...,100%"),
-        /// Size of the slowest node, written as for --fast; one size.
+        /// Size of the slowest node: a share of the program's memory or bytes at full scale.
         slow: Option<OneMemory> = none("the machine's"),
         /// Memory that a generated workload maps, at full scale.
         rss: Option<Bytes> = none("the workload's"),
-        /// Size of the working set, which is at the end of the memory of --rss.
+        /// Size of a generated workload's working set, the last part of its memory, at full scale.
         wss: Option<Bytes> = none("the workload's"),
         /// Map memory as huge pages of 2 MiB.
         huge: bool = false,
-        /// Factor on all costs of kernel primitives.
+        /// Factor on the times of the machine's [cost], such as of a hint fault or a page migration.
         cost_scale: f64 = 1.0,
         /// References of a trace to simulate: all (`none`), or those that miss the machine's
         /// caches.
         filter: Filter = "cache",
-        /// Whether memory is freed when the program unmaps it, if the trace has such events; never
+        /// Whether memory is freed when the program unmaps it, if the trace records that; never
         /// with `--filter cache-write-backs`.
         lifetimes: Lifetimes = "on",
         /// Instances of the traced program that run together, each with separate pages.
         copies: Count<1, 1_000_000> = 1,
-        /// Accepted slowdown with the recommended size of fast memory, relative to fast memory only.
+        /// Accepted slowdown with the recommended size of fast memory, relative to all memory being fast.
         slowdown: Share = crate::SLOWDOWN,
         /// Points of the time series per phase.
         points: Count<1, 100_000> = 40,
@@ -145,7 +145,7 @@ impl Request {
             return Err(Error::input(
                 "--share",
                 what,
-                "give one for each program, of at least two, such as 2:1",
+                "give one for each of at least two programs, such as 2:1",
             ));
         }
         let mut programs = Vec::new();
@@ -336,8 +336,8 @@ impl Options {
                 let flag = if index == 0 { "--fast" } else { "--slow" };
                 return Err(Error::input(
                     flag,
-                    format!("node {} would have no frame", node.name),
-                    "give more",
+                    format!("node {} would have no page frame", node.name),
+                    "give a larger size",
                 ));
             }
             Ok(frames)

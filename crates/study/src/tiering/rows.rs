@@ -14,17 +14,17 @@ use super::workload::{Phase, Prepared};
 nearfar_schema::columns! {
     /// One policy x seed x phase.
     pub struct Row {
-        /// The policy.
+        /// The tiering policy.
         policy: String,
         /// The generated workload, or the trace.
         workload: String,
-        /// Its loads and stores: `trace` for a trace.
+        /// Loads and stores of the workload, as in `--mix`; `trace` for a trace.
         mix: &'static str,
-        /// The seed of the draws.
+        /// Seed of the random draws of the run.
         seed: Seed,
         /// The phase: `warm-up`, `round-1`, ..., or `trace`.
         phase: String,
-        /// The program's accesses.
+        /// Memory accesses of the program.
         accesses: u64,
         /// Simulated duration of the accesses.
         seconds: f64 ["s"],
@@ -38,36 +38,36 @@ nearfar_schema::columns! {
         fast_allocated: u64 ["pages"],
         /// Pages of the fastest node that the program released.
         fast_freed: u64 ["pages"],
-        /// Pages moved up.
+        /// Pages moved to a faster node.
         promotions: u64 ["pages"] as "up",
-        /// Pages moved down.
+        /// Pages moved to a slower node.
         demotions: u64 ["pages"] as "down",
-        /// Demotions onto the page's shadow.
+        /// Demotions without a copy: the page was remapped to its shadow, the old frame on the slower node.
         demotions_remapped: u64 ["pages"] as "remap",
-        /// Demotions by copying.
+        /// Demotions that copied the page.
         demotions_copied: u64 ["pages"] as "copied",
-        /// Promotions that kept a shadow.
+        /// Promotions that kept the page's old frame as a shadow.
         shadow_copies: u64 ["pages"] as "shadow",
-        /// Shadows freed by a write.
+        /// Shadows freed because their page was written.
         shadow_faults: u64 ["pages"] as "fault",
-        /// Shadows freed for their frame.
+        /// Shadows freed to reclaim their frames.
         shadow_reclaims: u64 ["pages"] as "reclaim",
-        /// Copies given up because the page was written meanwhile.
+        /// Copies aborted because the page was written during the copy.
         aborts: u64 ["pages"],
-        /// Hint faults.
+        /// Hint faults: accesses to pages protected to detect use.
         hint_faults: u64 as "hints",
-        /// All write-protect faults.
+        /// Write-protect faults, on pages with and without a shadow.
         write_faults: u64,
-        /// Bytes copied between nodes.
+        /// Bytes copied between nodes, including failed migrations.
         bytes_migrated: u64 ["bytes"],
-        /// Peak bytes of shadows.
+        /// Peak memory that shadows take.
         shadow_bytes_peak: u64 ["bytes"],
-        /// Pages on the fastest node at the end. With two nodes, that is as many as at the end of the phase
-        /// before, plus those allocated and moved up, less those released and moved down.
+        /// Pages on the fastest node at the end of the phase. With two nodes: the number at the end of the
+        /// previous phase + `fast_allocated` + `promotions` - `fast_freed` - `demotions`.
         fast_pages: u64 ["pages"],
         /// Size of the fastest node.
         fast_node_bytes: u64 ["bytes"] as "fast memory",
-        /// Size of the fastest node as a fraction of the program's memory; null if given in bytes.
+        /// Size of the fastest node as a fraction of the program's memory; null unless given as a share.
         fast_fraction: Option<f64> ["of the program's memory"],
     }
     keys [workload, mix, fast_fraction | fast_node_bytes, policy, phase]
@@ -90,15 +90,15 @@ nearfar_schema::columns! {
 nearfar_schema::columns! {
     /// One point of the time series of a run.
     pub struct Point {
-        /// The policy.
+        /// The tiering policy.
         policy: String,
         /// The generated workload, or the trace.
         workload: String,
-        /// Its loads and stores: `trace` for a trace.
+        /// Loads and stores of the workload, as in `--mix`; `trace` for a trace.
         mix: &'static str,
-        /// The seed of the draws.
+        /// Seed of the random draws of the run.
         seed: Seed,
-        /// The phase.
+        /// Phase of the run: `warm-up`, `round-1`, ..., or `trace`.
         phase: String,
         /// Share of the run's accesses done, 0 to 1.
         progress: f64,
@@ -116,19 +116,19 @@ nearfar_schema::columns! {
         demotions: u64 ["pages"] as "down",
         /// Bytes in use on the fastest node.
         fast_bytes: u64 ["bytes"],
-        /// Bytes in use on the other nodes.
+        /// Bytes in use on nodes other than the fastest.
         slow_bytes: u64 ["bytes"],
-        /// Bytes of shadows.
+        /// Memory that shadows take.
         shadow_bytes: u64 ["bytes"] as "in shadows",
-        /// Shadows freed by a write since the start.
+        /// Shadows freed since the start because their page was written.
         shadow_faults: u64 ["pages"] as "fault",
-        /// Shadows freed for their frame since the start.
+        /// Shadows freed since the start to reclaim their frames.
         shadow_reclaims: u64 ["pages"] as "reclaim",
-        /// Pages demoted onto their shadow since the start.
+        /// Pages demoted since the start by remapping them to their shadow, without a copy.
         demotions_remapped: u64 ["pages"] as "remap",
         /// Size of the fastest node.
         fast_node_bytes: u64 ["bytes"] as "fast memory",
-        /// Size of the fastest node as a fraction of the program's memory; null if given in bytes.
+        /// Size of the fastest node as a fraction of the program's memory; null unless given as a share.
         fast_fraction: Option<f64> ["of the program's memory"],
     }
     keys [workload, mix, fast_fraction | fast_node_bytes, policy, phase, progress]

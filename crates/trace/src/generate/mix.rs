@@ -87,7 +87,7 @@ fn parts(text: &str, params: &Params) -> Result<Vec<(&'static dyn Generator, f64
         };
         let generator = by_name(name.trim())?;
         if generator.name() == Mix.name() {
-            return refuse("a mix of mixes".into());
+            return refuse("a mix cannot contain a mix".into());
         }
         parts.push((generator, weight));
     }
@@ -99,7 +99,11 @@ fn parts(text: &str, params: &Params) -> Result<Vec<(&'static dyn Generator, f64
         let is_own = MixOptions::specs().iter().any(|own| own.name == option);
         if !is_own && !taken(option) {
             let place = format!("--{option}");
-            return Err(Error::input(place, "no part of the mix takes it", "leave it out"));
+            return Err(Error::input(
+                place,
+                "no generator of the mix takes this option",
+                "leave it out",
+            ));
         }
     }
     Ok(parts)

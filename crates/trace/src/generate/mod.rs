@@ -67,7 +67,7 @@ impl Registry for Generators {
 nearfar_schema::options! {
     /// The options of all generators.
     struct Common {
-        /// Order of the references.
+        /// Generator, which determines the order of the references.
         name: Argument<Choice<Generators>> = required(),
         /// Total number of references.
         refs: Count<1> = required(),
@@ -220,7 +220,11 @@ impl Params {
         }
         if self.pages.checked_mul(self.page_bytes).is_none_or(|bytes| bytes > LIMIT - BASE) {
             let what = format!("{} pages of {} bytes", self.pages, self.page_bytes);
-            return refuse("--pages", format!("{what} are beyond 2^47"), "give fewer or smaller");
+            return refuse(
+                "--pages",
+                format!("{what} reach addresses beyond 2^47"),
+                "give fewer or smaller pages",
+            );
         }
         if !(0.0..=1.0).contains(&self.write_ratio) {
             let what = format!("{} is not a share from 0 to 1", self.write_ratio);

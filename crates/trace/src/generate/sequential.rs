@@ -11,7 +11,7 @@ impl Generator for Sequential {
         "sequential"
     }
     fn summary(&self) -> &'static str {
-        "every word of all pages in order, repeatedly"
+        "every 8-byte word of all pages in order, repeatedly"
     }
     fn walk(&self, params: &Params, thread: u32) -> Result<Box<dyn Walk>> {
         Ok(Box::new(Steps::new(params, thread, SIZE)))

@@ -263,9 +263,13 @@ fn invalid_parameters_are_refused() {
         ("mix", mix("zipf:0"), "the weight `0` is not"),
         ("mix", mix("zipf:NaN"), "the weight `NaN` is not"),
         ("mix", mix("zipf:1e308,uniform:1e308"), "no finite sum"),
-        ("mix", mix("mix:1"), "a mix of mixes"),
+        ("mix", mix("mix:1"), "a mix cannot contain a mix"),
         ("mix", mix("zip:1"), "no generator is called `zip`"),
-        ("mix", with(mix("zipf:1"), "stride", 8), "--stride: no part of the mix takes it"),
+        (
+            "mix",
+            with(mix("zipf:1"), "stride", 8),
+            "--stride: no generator of the mix takes this option",
+        ),
         ("mix", with(mix("zipf:1,uniform:1"), "phase", 1), "--phase: 1 references"),
         ("zipfy", good(), "choose one of zipf, scrambled-zipf"),
     ];

@@ -11,7 +11,7 @@ impl Generator for Uniform {
         "uniform"
     }
     fn summary(&self) -> &'static str {
-        "every word equally often"
+        "8-byte words of all pages at random, equally likely"
     }
     fn walk(&self, params: &Params, _: u32) -> Result<Box<dyn Walk>> {
         Ok(Box::new(Draw { words: params.bytes() / SIZE }))

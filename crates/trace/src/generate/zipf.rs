@@ -29,7 +29,7 @@ impl Generator for Zipf {
         "zipf"
     }
     fn summary(&self) -> &'static str {
-        "page r with probability proportional to r^-alpha; hot pages are adjacent"
+        "page r (from 1) with probability proportional to r^-alpha; hot pages are adjacent"
     }
     fn options(&self) -> Vec<Spec> {
         ZipfOptions::specs()

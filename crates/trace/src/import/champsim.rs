@@ -25,7 +25,7 @@ pub struct ChampSim {
 
 pub static CHAMPSIM: ChampSim = ChampSim {
     name: "champsim",
-    summary: "ChampSim, 64-byte binary instructions",
+    summary: "ChampSim, a 64-byte binary record per instruction",
     holds: "fetches, loads and stores, 1 instruction per fetch",
     size: 64,
     stores: 16..32,
@@ -35,8 +35,8 @@ pub static CHAMPSIM: ChampSim = ChampSim {
 
 pub static CLOUDSUITE: ChampSim = ChampSim {
     name: "champsim-cloudsuite",
-    summary: "ChampSim for CloudSuite, 96-byte binary instructions",
-    holds: "fetches, loads and stores, threads by address space, 1 instruction per fetch",
+    summary: "ChampSim for CloudSuite, a 96-byte binary record per instruction",
+    holds: "fetches, loads and stores, a thread per address space, 1 instruction per fetch",
     size: 96,
     stores: 24..56,
     loads: 56..88,

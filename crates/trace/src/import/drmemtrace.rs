@@ -63,10 +63,10 @@ impl Importer for Drmemtrace {
         "drmemtrace"
     }
     fn summary(&self) -> &'static str {
-        "binary trace of DynamoRIO's drmemtrace, a file or a folder of them"
+        "binary trace of DynamoRIO's drmemtrace, a file or a folder of trace files"
     }
     fn holds(&self) -> &'static str {
-        "fetches, loads and stores with sizes and threads, kernel references separate, 1 instruction per fetch"
+        "fetches, loads and stores with sizes and threads, kernel references as separate kinds, 1 instruction per fetch"
     }
     fn framing(&self) -> Framing {
         Framing::Fixed(RECORD)

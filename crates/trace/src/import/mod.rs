@@ -71,11 +71,11 @@ nearfar_schema::options! {
     pub struct Request {
         /// Format of the file.
         format: Option<Choice<Importers>> = none("detected from the content"),
-        /// Bad records to skip; trace.json counts them.
+        /// Maximum number of bad records to skip; trace.json has the number skipped.
         skip_bad: Count = 0,
         /// Stop after this many references.
         max_refs: Option<Count<1>> = none("all"),
-        /// Bytes per object id (oracle-general).
+        /// Bytes per object; an object's address is its id times this (oracle-general).
         object_bytes: Option<Bytes> = none("4096"),
     }
 }

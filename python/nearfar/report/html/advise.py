@@ -203,7 +203,7 @@ def _vm(row: Advice) -> Mapping[str, object]:
     if row["confidence"] is not None:
         facts += [
             ("simulated for the model", ", ".join(map(units.size, row["fitted_page_bytes"]))),
-            ("cost of setting that instead", signed_percent(row["settable_price"])),
+            ("extra time with the settable size", signed_percent(row["settable_price"])),
         ]
     return {
         **curve(row),

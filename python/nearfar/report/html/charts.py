@@ -219,7 +219,7 @@ def advice(pages: Sequence[int]) -> Spec:
             simulated_label=advise_declared.CURVE_ROWS.head("simulated_ns"),
             translation_label="translation, simulated",
             data_label="data, simulated",
-            fitted="this size was",
+            fitted="kind of size",
         ),
     )
     late = f"datum.page > {sorted(pages)[len(pages) * 2 // 3]}"

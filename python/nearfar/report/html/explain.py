@@ -74,7 +74,7 @@ class ExplainPage(page.Page[ExplainResult]):
             for name in ("ns", "tlb_misses", "faults")
         )
         picture = (
-            '<div class="controls"><label for="measure">Width</label>'
+            '<div class="controls"><label for="measure">Width shows</label>'
             f'<select id="measure">{measures}</select></div>'
             '<figure><div id="icicle" class="icicle"></div>'
             '<p class="reading" id="icicle-reading" aria-live="polite">'
@@ -113,7 +113,7 @@ def sizes(rows: Sequence[declared.SizesRow]) -> str:
         return _named_table(declared.SIZES_ROWS, names, rows, title)
 
     larger, rest = report.larger_pages(rows)
-    title = "Regions that gain by larger pages, and the memory that these add"
+    title = "Regions that gain by larger pages, and the memory that larger pages add"
     body = table(larger, title) if larger else ""
     if rest:
         line = f"{rest} {'other regions gain' if larger else 'regions gain'} nothing: 4 KiB."

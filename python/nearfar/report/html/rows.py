@@ -196,7 +196,7 @@ class RowsPage(page.Page[Result]):
     # --- sections
 
     def _table(self) -> str:
-        heads = ["choice", "instead of", "change", "from", "to", "pairs"]
+        heads = ["choice", "instead of", "mean change", "lowest", "highest", "pairs"]
         rows = [
             [
                 page.prose(f"{self._named(c.key)} {c.value}"),

@@ -54,7 +54,7 @@ class RunPage(page.Page[Outcome]):
     def _sections(self) -> list[str]:
         return [
             page.section("time", "Time", self._bars(_TIMES)),
-            page.section("memory", "Memory, each at its largest", self._bars(_MEMORY)),
+            page.section("memory", "Peak memory of each kind", self._bars(_MEMORY)),
             page.section("counts", "What happened", self._counts(), wide=True),
         ]
 

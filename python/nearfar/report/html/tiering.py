@@ -191,7 +191,7 @@ class TieringPage(page.Page[TieringResult]):
             caption = f"{title} of a whole run: {f'seed {seeds[0]}' if single else over}."
             body += page.chart(identifier, title, caption)
         body = f'<div class="several">{body}</div>'
-        body += f"<p>None: {', '.join(never)}.</p>" if never else ""
+        body += f"<p>Did not occur: {', '.join(never)}.</p>" if never else ""
         return page.section("boxes", "In a whole run" if single else "Over seeds", body, wide=True)
 
 

@@ -43,7 +43,8 @@ class WatchPage(page.Page[WatchResult]):
                 self._chart_section(
                     "enough", "How much memory is enough", curve(self.result),
                     "Time against memory size",
-                    f"As a multiple of the time with all of {most}, by the faults of each size.",
+                    f"Time as a multiple of that with all of {most}, computed from the faults at "
+                    f"each size.",
                     wide=True,
                 ),
                 self._chart_section(

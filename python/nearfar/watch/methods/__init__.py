@@ -81,7 +81,7 @@ def choose(name: str, target: Target) -> tuple[str, str]:
         missing = method(name).lacks(target)
         if missing is not None:
             raise NearfarError(f"--method {name}: {missing}")
-        return name, "as requested"
+        return name, f"{method(name).SUMMARY}, as requested"
     why: list[str] = []
     for each in ORDER:
         missing = method(each).lacks(target)

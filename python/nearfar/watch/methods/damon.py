@@ -60,7 +60,7 @@ def lacks(target: Target) -> str | None:
     try:
         with _created() as context:
             if "fvaddr" not in (context / "avail_operations").read_text().split():
-                return "this kernel's DAMON watches no virtual memory (CONFIG_DAMON_VADDR)"
+                return "this kernel's DAMON cannot watch virtual addresses (CONFIG_DAMON_VADDR)"
     except OSError as error:
         return f"DAMON refuses: {error.strerror}"
     return None

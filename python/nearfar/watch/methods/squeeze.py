@@ -22,7 +22,7 @@ from nearfar.watch.methods import Progress
 from nearfar.watch.samples import Refaults, Watched, read
 from nearfar.watch.target import Target
 
-SUMMARY: Final = "the kernel reclaims step by step and counts what it reads again"
+SUMMARY: Final = "reclaiming memory step by step and counting reclaimed pages that are used again"
 ERROR: Final = (0.2, 0.1)
 
 #: The share of memory that a step reclaims, initially and at most.
@@ -39,7 +39,7 @@ STALL: Final = 0.02
 def lacks(target: Target) -> str | None:
     """What is missing for the target."""
     if target.group is None:
-        return "it squeezes a control group; give --cgroup or --unit"
+        return "it reclaims memory of a control group; give --cgroup or --unit"
     if (target.group / "memory.usage_in_bytes").is_file():
         return (
             "it is a control group of version 1, which has no memory.reclaim; boot with "

@@ -22,7 +22,7 @@ from nearfar.watch.methods import Progress
 from nearfar.watch.samples import Memory, Watched, cycles, read
 from nearfar.watch.target import PROC, Target, denied
 
-SUMMARY: Final = "pages memory out once; what is swapped in again is in use"
+SUMMARY: Final = "paging memory out once; what is swapped in again is in use"
 ERROR: Final = (0.2, 0.1)
 
 #: Bytes to page out at a time, and after which the total cost can be estimated.

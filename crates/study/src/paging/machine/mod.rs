@@ -86,7 +86,7 @@ pub(super) fn check(page_sizes: &[u64]) -> Result<()> {
     match page_sizes.iter().find(|size| !supported.contains(size)) {
         Some(size) => Err(Error::input(
             "--page-sizes",
-            format!("{size} bytes are no page of the processor, as --view machine needs"),
+            format!("{size} bytes is not a page size that --view machine supports"),
             "give sizes from 4K to 2M, such as --page-sizes 4K,...,2M",
         )),
         None => Ok(()),

@@ -116,7 +116,10 @@ pub fn captured<'a>(
         return Err(Error::input(place, what, "capture again"));
     }
     if !options.page_sizes.contains(&PAGE) {
-        let what = format!("the trace holds {} of the 4 KiB pages", sample.share());
+        let what = format!(
+            "the trace holds {} of the 4 KiB pages, so the study needs that size",
+            sample.share()
+        );
         return Err(Error::input("--page-sizes", what, "include 4K, or capture without --sample"));
     }
     let (page_sizes, smaller): (Vec<u64>, Vec<u64>) =

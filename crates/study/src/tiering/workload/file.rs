@@ -40,12 +40,12 @@ pub struct Workload {
     pub description: String,
     /// Source of the workload's figures.
     pub source: String,
-    /// Threads. They share the operations and first touch memory in order. With one, an access
-    /// takes the idle latency; with more, latency and bandwidth follow the load.
+    /// Number of threads, which divide the operations, and first touch memory in the order of addresses.
+    /// With one, an access takes the idle latency; with more, latency and bandwidth follow the load.
     #[serde(default = "one")]
     pub threads: u32,
-    /// Loads or stores that a thread has in flight at once, if an operation is one line; at most the
-    /// processor's fill buffers.
+    /// Loads or stores that a thread has in flight at once, capped at the processor's fill buffers.
+    /// Ignored if an operation is a row of pages.
     #[serde(default = "one")]
     pub misses: u32,
     /// Processor time of an operation besides its accesses.
@@ -61,7 +61,7 @@ pub struct Workload {
     /// Loads and stores of the rounds, in place of `--mix`. The warm-up only stores.
     #[serde(default, deserialize_with = "optional")]
     pub mix: Option<Mix>,
-    /// Its memory, in the order of addresses.
+    /// Memory of the workload, in the order of addresses.
     pub array: Vec<Array>,
 }
 
@@ -70,28 +70,28 @@ pub struct Workload {
 #[serde(deny_unknown_fields)]
 pub struct Array {
     pub size: Size,
-    /// When it is accessed.
+    /// Phase in which the array is accessed.
     #[serde(default = "rounds", deserialize_with = "required")]
     pub phase: Phases,
-    /// Which row an operation accesses.
+    /// Distribution of the accessed rows.
     #[serde(deserialize_with = "required")]
     pub distribution: Distribution,
     /// Share of a phase's operations, relative to other arrays.
     #[serde(default = "whole")]
     pub weight: f64,
-    /// `normal` only: the most popular row, as a share of the array; .5 if left out.
+    /// `normal` only: position of the most popular row, as a share of the array; .5 if left out.
     #[serde(default)]
     pub mean: Option<f64>,
     /// `normal` only: the standard deviation, as a share of the array; .1 if left out.
     #[serde(default)]
     pub deviation: Option<f64>,
-    /// `ranked` only: its parts, [`RANKS`] if left out.
+    /// `ranked` only: number of parts of the array; [`RANKS`] if left out.
     #[serde(default)]
     pub ranks: Option<u32>,
-    /// Length of the sequence of random draws that repeats, of all threads together; 0: no repetition.
+    /// Random draws repeat after this many, counted over all threads; 0: never.
     #[serde(default)]
     pub draws: u64,
-    /// Share of the array by which rows move from one round to the next.
+    /// Share of the array by which the accessed rows shift each round, wrapping around.
     #[serde(default)]
     pub shift: f64,
 }
@@ -105,7 +105,7 @@ nearfar_schema::choices! {
         WarmUp = "warm-up",
         /// in the warm-up and in the rounds
         Both = "both",
-        /// only touched first
+        /// in the first touch of all memory only
         Never = "never",
     }
 }
@@ -115,15 +115,16 @@ nearfar_schema::choices! {
     pub enum Distribution: "distribution" {
         /// by popularity, set by --pattern and --placement
         Zipf = "zipf",
-        /// near a mean row
+        /// normally distributed around a mean row
         Normal = "normal",
-        /// each as often as any other
+        /// all rows equally often
         Uniform = "uniform",
-        /// one after the other; threads begin at different places
+        /// rows one after the other; threads begin at different places
         Sequential = "sequential",
-        /// all in one random cycle
+        /// all rows, in one random cycle that repeats
         Chase = "chase",
-        /// each row of part r (from 0) exactly r times per cycle, in a random order that repeats
+        /// each row of part r (from 0) exactly r times per cycle, in a random order that repeats;
+        /// part 0 never
         Ranked = "ranked",
     }
 }
@@ -212,7 +213,7 @@ impl Workload {
     fn check(&self) -> std::result::Result<(), String> {
         let access = self.access.bytes();
         if access != LINE && (access == 0 || !access.is_multiple_of(FRAME) || access > 64 << 20) {
-            return Err("`access` is 64B, or whole pages of 4KiB up to 64MiB".into());
+            return Err("`access` must be 64B, or whole pages of 4KiB up to 64MiB".into());
         }
         for (key, value) in [("threads", self.threads), ("misses", self.misses)] {
             if !(1..=1024).contains(&value) {
@@ -238,7 +239,8 @@ impl Workload {
                     return Err(format!("[[array]] {}: only `normal` has `{key}`", index + 1));
                 }
                 if !(least..=1.0).contains(&value) {
-                    let what = format!("`{key} = {value}` is a share of the array, {least} to 1");
+                    let what =
+                        format!("`{key} = {value}` is not a share of the array, {least} to 1");
                     return Err(format!("[[array]] {}: {what}", index + 1));
                 }
             }

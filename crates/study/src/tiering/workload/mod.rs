@@ -40,9 +40,9 @@ nearfar_schema::choices! {
 nearfar_schema::choices! {
     /// How often which page is used.
     pub enum Pattern: "pattern" {
-        /// ranks hashed onto records
+        /// Zipf with ranks hashed onto pages, which is flatter
         ScrambledZipf = "scrambled-zipf",
-        /// the most popular record is the first
+        /// popularity of rank r is proportional to r^-0.99
         Zipf = "zipf",
     }
 }
@@ -52,7 +52,7 @@ nearfar_schema::choices! {
     pub enum Placement: "placement" {
         /// scattered
         Uniform = "uniform",
-        /// the most popular ones first
+        /// the most popular pages at the lowest addresses
         HottestFirst = "hottest-first",
     }
 }
@@ -177,11 +177,14 @@ pub fn generated(name: &str, shape: &Shape) -> Result<Prepared> {
         if small || operations < u64::from(workload.threads) {
             let what = match small {
                 true => format!(
-                    "leaves fewer than 16 pages, or less than a row, of an array of {} bytes",
+                    "leaves fewer than 16 pages, or less than one `access`, of an array of {} bytes",
                     array.size.bytes()
                 ),
                 false => {
-                    format!("leaves fewer operations (of {}) than threads", workload.operations)
+                    format!(
+                        "leaves fewer operations (of {} at full scale) than threads",
+                        workload.operations
+                    )
                 }
             };
             let what = format!("{}: scale {} {what}", name, shape.scale);
@@ -256,7 +259,7 @@ fn resized(arrays: &mut Vec<Array>, mut sizes: Vec<f64>, shape: &Shape) -> Resul
     // Access::MAX_PAGES of 4 KiB are a page less than 8 TiB.
     if !(0.0..8192.0).contains(&(rss * shape.scale)) {
         let what = format!("{rss} GiB of memory at scale {}", shape.scale);
-        return Err(Error::input("tiering", what, "give less than 8 TiB"));
+        return Err(Error::input("tiering", what, "give less than 8 TiB after scaling"));
     }
     if wss > rss {
         let what = format!("a working set of {wss} GiB in {rss} GiB of memory");
