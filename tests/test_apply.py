@@ -233,6 +233,11 @@ def test_the_watchdog_of_a_killed_apply_restores(sysfs: Path, tmp_path: Path) ->
         finish(running)
 
 
+def leaders(pid: int) -> list[int]:
+    """Children that lead a session."""
+    return [child for child in children(pid) if os.getsid(child) == child]
+
+
 def test_the_next_run_restores_if_the_watchdog_is_killed_too(sysfs: Path, tmp_path: Path) -> None:
     before, runtime = words(sysfs), tmp_path / "run"
     for restored_by in ("restore", "next run"):
@@ -240,7 +245,8 @@ def test_the_next_run_restores_if_the_watchdog_is_killed_too(sysfs: Path, tmp_pa
         try:
             changed = words(sysfs)
             # The watchdog is the first child that leads a session.
-            watchdog = next(c for c in children(running.pid) if os.getsid(c) == c)
+            until(lambda pid=running.pid: leaders(pid), "the watchdog")
+            (watchdog,) = leaders(running.pid)
             os.kill(watchdog, signal.SIGKILL)
             # Killed before the apply, or it would restore.
             until(lambda pid=watchdog: stat(pid)[0] in "ZX", "the end of the watchdog")

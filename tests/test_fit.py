@@ -168,7 +168,7 @@ def test_measured_rates_give_the_page_size_of_least_time(tmp_path: Path, nearfar
     by_storage = {row["storage"]: row["page_bytes"] for row in made.rows if row["chosen"]}
     assert by_storage == {"nvm-10x": 16384, "nvm-100x": 16384}
     assert {row["page_bytes"] for row in made.rows} == {4096 << power for power in range(5)}
-    with pytest.raises(NearfarError, match="needs tlb_miss_rate and fault_rate"):
+    with pytest.raises(NearfarError, match="needs both tlb_miss_rate and fault_rate"):
         decide(fit_rows([{"page_bytes": 4096, "fault_rate": 0.1}]), "desktop-nvm")
     path = tmp_path / "rates.csv"
     lines = [f"{size},{misses},{faults}" for size, (misses, faults) in rates.items()]

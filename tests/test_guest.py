@@ -176,7 +176,7 @@ def test_impossible_hardware_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
         (Guest("x86_64", Hardware([node, Node(MIB, 2)])), "same number of processors on each node"),
         (
             Guest("x86_64", Hardware([node, Node(MIB, 1, 1), Node(MIB, 1, 1)])),
-            "equal sockets",
+            "on each socket",
         ),
         (
             Guest("aarch64", Hardware([node], links={(0, 0): Link(80)})),

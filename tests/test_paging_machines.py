@@ -127,8 +127,11 @@ def test_places_are_named_by_machine_alone_if_each_has_one_storage(
             {"machine": "nvme,zram", "filter": "cache"},
             "--filter cache: 2 machines have different caches",
         ),
-        ({"machine": "nvme,zram", "storage": "zram"}, "--storage: machine nvme has no zram; each"),
-        ({"machine": "nvme,laptop"}, "machine laptop: has no storage to page to"),
+        (
+            {"machine": "nvme,zram", "storage": "zram"},
+            "--storage: machine nvme has no zram; several machines",
+        ),
+        ({"machine": "nvme,laptop"}, "machine laptop: has no storage device to swap to"),
     ],
 )
 def test_incomparable_machines_are_refused(options: dict[str, Any], message: str) -> None:

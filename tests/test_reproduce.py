@@ -380,7 +380,7 @@ def test_every_study_in_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [(row["paper"], row["holds"]) for row in whole.rows] == [("8", True), ("9", False)]
     assert all(tuple(row) == KEYS and row["note"] == "threads 3" for row in whole.rows)
     assert whole.run["studies"] == {"aa": {"rows": 1, "hold": 1}, "zz": {"rows": 1, "hold": 0}}
-    assert whole.run["captures"] == "those of here"
+    assert whole.run["captures"] == "captures in here"
     page = whole.html()
     assert "1 of 2 rows hold" in page
     assert "http://" not in page.replace("http://www.w3.org", "")

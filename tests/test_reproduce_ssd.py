@@ -98,7 +98,7 @@ def test_pigz_exceeds_100_mb_and_nearly_fits_150() -> None:
 
 
 def test_the_table_of_predictions_counts_late_services(result: Reproduced) -> None:
-    (table,) = (table for table in result.tables if table["title"].startswith("Predictions"))
+    (table,) = (table for table in result.tables if table["title"].startswith("Service times"))
     assert [row[1] for row in table["rows"]] == [*study.POLICIES] * 2
     late = [row[table["headers"].index("late")] for row in table["rows"]]
     assert all(count != "0" for count in late)

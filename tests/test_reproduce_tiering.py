@@ -81,7 +81,10 @@ def test_policies_are_compared_by_medians_and_quartiles(monkeypatch: pytest.Monk
     mix.result = types.SimpleNamespace(rows=runs, series=series)
     assert mix.ratio("shadow_faults")[0] == pytest.approx(16 / 30)
     ours, note = mix.separation("shadow_faults")
-    assert (ours, note) == (pytest.approx(18 / 20), "NOMAD 20 to 40, SSP 15 to 18")
+    assert (ours, note) == (
+        pytest.approx(18 / 20),
+        "NOMAD quartiles 20 to 40, SSP quartiles 15 to 18",
+    )
     assert mix.ratio("bandwidth_mb_s")[0] == pytest.approx(17 / 31)
     assert mix.runs("nomad", "shadow_faults", rounds_only=False) == [15, 30, 45, 60, 75]
     assert mix.shadow_pages("nomad") == [5, 10, 15, 20, 25]

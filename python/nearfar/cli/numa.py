@@ -177,7 +177,7 @@ def plan(
     force: Force = False,
     **options: Unpack[numa_plan.Options],
 ) -> int:
-    """Choose a placement mode, nodes and weights; exit code 1 if no mode reaches --bandwidth."""
+    """Choose a placement mode, nodes and weights; exit code 1 if no mode has the bandwidth."""
     from nearfar import emit as emitters
     from nearfar.numa.plan import plan as choose
 

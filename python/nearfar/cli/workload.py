@@ -125,7 +125,7 @@ def _print_list(found: list[Workload]) -> None:
     table.add_column("papers")
     table.add_column("installed")
     table.add_column("M records", justify="right")
-    table.add_column("MiB touched", justify="right")
+    table.add_column("MiB", justify="right")
     table.add_column("what it does", overflow="fold", narrow=28, importance=KEY)
     for one in found:
         here = "no" if one.missing() else "yes"

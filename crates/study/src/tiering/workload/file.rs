@@ -289,7 +289,7 @@ mod tests {
             ("\"zipf\"", "\"bell\"", "distribution"),
             ("operations = 30_000_000", "operations = 0", "`operations = 0`"),
             ("access = \"4KiB\"", "access = \"5KiB\"", "whole pages"),
-            ("phase = \"warm-up\"", "shift = 2", "[[array]] 1: `shift = 2` is a share"),
+            ("phase = \"warm-up\"", "shift = 2", "[[array]] 1: `shift = 2` is not a share"),
             ("phase = \"warm-up\"", "mean = 0.5", "only `normal` has `mean`"),
             ("phase = \"warm-up\"", "ranks = 8", "only `ranked` has `ranks`"),
             ("operations = 30_000_000", "operations = \"many\"", "line 4: "),
