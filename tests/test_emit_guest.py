@@ -166,6 +166,7 @@ def test_a_guest_boots_with_emitted_settings(booted: tuple[Finished, int]) -> No
     # Its sysfs: a size that was off is on, an allowed one stays.
     assert "[never]" in said["32K"] and "[madvise]" in said["32K-after"]
     assert said["64K-after"] == said["64K"]
+    # Memory of a little more than 4 MiB, in pages of 2 MiB.
     assert (said["pool"], said["pool-again"]) == ("3", "3")
     # Its control groups, of version 2.
     assert said["limits"] == f"{101 * MIB} {500 * MIB}"

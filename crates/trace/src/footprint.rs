@@ -1,4 +1,4 @@
-//! Distinct 4 KiB pages, with the kinds that touched them.
+//! Distinct 4 KiB pages, with the kinds of the references that touched them.
 
 use std::collections::BTreeMap;
 

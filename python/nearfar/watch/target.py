@@ -74,7 +74,7 @@ def of_pid(pid: int) -> Target:
 
 
 def of_group(path: str) -> Target:
-    """The processes of a control group: a folder, or its path below the root of version 2.
+    """The processes of a control group: a folder, or its path below a root of `_MOUNTS`.
 
     Raises:
         NearfarError: there is no such group, or it is empty.
@@ -121,7 +121,8 @@ def of_container(name: str) -> Target:
     """The processes of a container: its control group, or else its first process and descendants.
 
     Raises:
-        NearfarError: there is neither docker nor podman (exit code 3), or it does not run.
+        NearfarError: there is neither docker nor podman (exit code 3), or the container does
+            not run.
     """
     tools = [tool for tool in map(shutil.which, ("docker", "podman")) if tool]
     if not tools:

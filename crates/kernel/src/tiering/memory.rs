@@ -8,8 +8,8 @@ use super::{Context, NodeId, Page, Tenant, Thread, Time};
 /// Why an action was refused. A refused action changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The node has no free frame, or the tenant's limit is reached. A live memory may refuse
-    /// frames of its budget that other programs use.
+    /// The node has no free frame, or the tenant's limit is reached. A runtime may refuse
+    /// even if [`Memory::free`] is not 0: other programs may use the frames.
     NoFrame,
     /// A copy of the page ([`Memory::begin_copy`]) is in progress.
     Busy,

@@ -22,6 +22,7 @@ impl Peak {
 
     pub fn apply(&mut self, change: &Change) {
         self.table.apply(change);
+        // Not needed here; this empties the list.
         self.table.actions();
         self.peak_frames = self.peak_frames.max(self.table.used());
     }
@@ -30,7 +31,7 @@ impl Peak {
         self.table.used() << PAGE
     }
 
-    /// Number of frames so far, and how many of them are file pages.
+    /// Frames allocated so far, freed ones included, and how many of them hold file pages.
     pub fn pages(&self) -> (u64, u64) {
         (self.table.filled + self.table.read, self.table.read)
     }
@@ -64,8 +65,9 @@ impl ResidentSet {
         self.blocks.spaces()
     }
 
-    /// Apply a reference to a page, by the number of its [`super::place`]. Until the next event,
-    /// further reads of the page have no effect; returns whether writes have none either.
+    /// Apply a reference to the page `number`, of an address with its address space ([`super::place`]).
+    /// Until the next event, further reads of the page have no effect; returns whether writes have
+    /// none either.
     pub fn reference(&mut self, number: u64, write: bool) -> bool {
         let block = self.blocks.reference(number, write);
         self.apply_changes();

@@ -37,8 +37,8 @@ pub struct Numbering {
     pub huge: bool,
     /// Use lifetimes, if the trace has events.
     pub lives: bool,
-    /// The trace was filtered by CPU caches. It lacks the writes that hit them, so that no page is taken
-    /// for the zero page.
+    /// The trace was filtered by CPU caches and lacks writes that hit them. Pages without a write are
+    /// therefore not taken for the zero page.
     pub filtered: bool,
 }
 
@@ -167,7 +167,8 @@ impl TracePages {
         self.lives.as_ref().map_or(self.pages, |lives| (lives.peak as u32).max(1)) * self.count()
     }
 
-    /// Distinct 4 KiB pages; without lifetimes, all of those in the used huge pages.
+    /// Distinct 4 KiB pages; with [`Numbering::huge`] and without lifetimes, all pages of each touched
+    /// group.
     pub fn footprint(&self) -> u64 {
         let per_copy = self.lives.as_ref().map_or(self.pages.into(), |lives| lives.footprint);
         per_copy * u64::from(self.count())

@@ -189,7 +189,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(ProptestConfig::with_cases(16))]
     #[test]
     fn mglru_is_exact(records in records()) {
         check(&records, &PAGES, "12x3", "mglru", naive_mglru);

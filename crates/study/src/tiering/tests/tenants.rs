@@ -100,7 +100,7 @@ fn one_tenant_has_the_results_of_a_program_alone() {
 /// With shares of 3:1, two programs that are larger than fast memory end with about these shares of it.
 #[test]
 fn tenants_end_with_their_shares() {
-    const SCALE: f64 = 1.0 / 64.0;
+    const SCALE: f64 = 1.0 / 128.0;
     let programs = ["pointer-chase", "nomad-large"]
         .map(|name| Arc::new(generated(name, &shape(Mix::Write, SCALE)).unwrap()));
     let names = ["autonuma", "tpp", "damon", "nomad", "ssp"];
