@@ -87,8 +87,7 @@ pub struct Outcome {
 /// records so far.
 ///
 /// # Errors
-/// No such program, no QEMU, or the trace cannot be written. It is not an error if the program
-/// fails.
+/// No such program, no QEMU, or the trace cannot be written. A failing program is no error.
 pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Outcome> {
     // Catch the start signal first: it may be sent as soon as this process can be seen.
     let mut start = options.start.clone();
@@ -194,8 +193,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
     Ok(outcome)
 }
 
-/// Copy the program's perf map, which just-in-time compilers write, into its trace. Errors are
-/// ignored.
+/// Copy the perf map of a just-in-time compiler into the trace. Errors are ignored.
 fn copy_perf_map(pid: u32, trace: &Path) {
     let name = format!("perf-{pid}.map");
     let Ok(mut map) = file::open(&Path::new("/tmp").join(&name)) else { return };
