@@ -68,7 +68,7 @@ CASES = [
     sweep,
     live,
 ]
-#: Cases of validation, mostly against a real kernel; each is recorded in a file of its own.
+#: Cases of validation, mostly against a real kernel; each has its own file of results.
 VALIDATION = [
     kernel_faults,
     mglru_guest,

@@ -107,7 +107,7 @@ AARCH64_LOOP = struct.pack(
 
 
 def aarch64_program(code: bytes = AARCH64_LOOP, memory: int = 0) -> bytes:
-    """A static ELF of this code; with ``memory``, its segment is writable and has so many bytes."""
+    """A static ELF of this code; with ``memory``, its segment is writable, of that many bytes."""
     base = 0x400000
     head = b"\x7fELF\x02\x01\x01" + bytes(9)
     head += struct.pack("<HHIQQQIHHHHHH", 2, 183, 1, base + 120, 64, 0, 0, 64, 56, 1, 0, 0, 0)

@@ -29,12 +29,20 @@ int main(int count, char **words) {
     } else if (!strcmp(what, "fork")) {
         char *shared = map(16 * MIB, 0);
         touch(shared, 16 * MIB);
+        int ready[2], end[2];
+        char byte = 0;
+        if (pipe(ready) || pipe(end)) return 1;
         for (int child = 0; child < 4; child++)
             if (!fork()) {
+                close(end[1]);
                 touch(shared, 4 * MIB);
-                usleep(200000);
-                _exit(0);
+                _exit(write(ready[1], &byte, 1) != 1 || read(end[0], &byte, 1) != 0);
             }
+        for (int child = 0; child < 4; child++)
+            if (read(ready[0], &byte, 1) != 1) return 1;
+        // Let the capture read the streams of all children before the first of them ends.
+        usleep(200000);
+        close(end[1]);
         while (wait(0) > 0) continue;
     } else if (!strcmp(what, "late")) {
         // 20 MiB are filled at once; after a while, only 1 MiB is used.

@@ -199,7 +199,7 @@ def test_a_switch_set_by_another_process_is_not_restored(sysfs: Path, tmp_path: 
 
 
 def start(sysfs: Path, runtime: Path, page: str = "64K") -> subprocess.Popen[str]:
-    """Apply to a command that does not end, in a process of its own; waits until it runs."""
+    """Apply to a command that does not end, in a separate process; waits until it runs."""
     code = (
         "import sys; from pathlib import Path; from nearfar.apply import apply\n"
         f"found = apply([sys.executable, '-c', {SLEEP!r}], page={page!r}, yes=True,"
@@ -245,8 +245,7 @@ def test_the_next_run_restores_if_the_watchdog_is_killed_too(sysfs: Path, tmp_pa
         try:
             changed = words(sysfs)
             # The watchdog is the first child that leads a session.
-            until(lambda pid=running.pid: leaders(pid), "the watchdog")
-            (watchdog,) = leaders(running.pid)
+            (watchdog,) = until(lambda pid=running.pid: leaders(pid), "the watchdog")
             os.kill(watchdog, signal.SIGKILL)
             # Killed before the apply, or it would restore.
             until(lambda pid=watchdog: stat(pid)[0] in "ZX", "the end of the watchdog")

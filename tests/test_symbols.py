@@ -70,7 +70,7 @@ def captured(folder: Path, program: Path, *options: str) -> Path:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory, build: Callable[..., Path]) -> Path:
-    """PROGRAM, in a folder of its own, as tests replace it."""
+    """PROGRAM in a separate folder, as tests replace it."""
     own = tmp_path_factory.mktemp("program") / "known"
     shutil.copy2(build(PROGRAM, "-g", "-Wl,--build-id"), own)
     return own

@@ -1,4 +1,4 @@
-"""Run a program under ``nearfar run`` in a process of its own."""
+"""Run a program under ``nearfar run`` in a separate process."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 //!
 //! A virtual page number has 36 bits, a policy's page number 32, and a policy's tables are as long as the
 //! highest number. So an aligned group of 8 pages gets 8 consecutive numbers when its first page is used, and
-//! frees them when none of its pages is. With larger groups, a program with sparse accesses would run out of
+//! frees them when none of its pages is. With larger groups, sparse accesses would use up the
 //! numbers; with smaller ones, the table of groups would be larger.
 
 use std::collections::BTreeMap;

@@ -67,7 +67,7 @@ fn result_json(request: &RunOptions, setup: &Setup, summary: &Summary) -> String
 /// far as JSON; an exception kills the run.
 ///
 /// `policy` replaces the option `policy`: its callable makes a `nearfar.tiering.Policy` for each process of
-/// the program, which is called in a thread of its own. `resident`: the program's peak resident set in bytes,
+/// the program, which is called in a separate thread. `resident`: the program's peak resident set in bytes,
 /// if `fast` is a percentage.
 #[pyfunction]
 #[pyo3(signature = (command, library, *, options, knobs, progress, policy=None, resident=None))]

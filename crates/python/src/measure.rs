@@ -136,7 +136,8 @@ pub(crate) fn measure_cycles(py: Python<'_>, rounds: usize, batches: usize) -> V
     py.detach(|| nearfar_measure::cycle_times(rounds, batches))
 }
 
-/// Bytes per second of all `cpus` together, for each of `rounds`. Each processor accesses `bytes` of its own.
+/// Bytes per second of all `cpus` together, for each of `rounds`. Each processor accesses
+/// separate memory of `bytes`.
 #[pyfunction]
 #[pyo3(signature = (access, cpus, *, bytes, node, rounds))]
 pub(crate) fn measure_bandwidth(

@@ -157,7 +157,7 @@ fn alius_fills_dram_then_the_own_sockets_persistent_memory() {
     let nodes: Vec<usize> = landed.iter().map(|(node, _)| *node).collect();
     assert_eq!(nodes, [0, 1, 2, 3, 4, 5]);
     assert_eq!(landed[4].1, landed[5].1, "interleaved");
-    // A node's 96 GiB of DRAM hold 80 GiB and the page structures of its own persistent memory.
+    // A node's 96 GiB of DRAM hold 80 GiB plus the page structures of the node's persistent memory.
     assert_eq!(gib_on_nodes("alius", 80, Allocator::Vmalloc), [(0, 80.0)]);
     let remote = gib_on_nodes("alius", 2500, Allocator::Vmalloc);
     assert_eq!(remote.len(), 8);

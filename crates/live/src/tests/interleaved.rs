@@ -269,7 +269,8 @@ impl Shared {
         let (delay, in_copy) = (thread_rng().gen_range(0..150), thread_rng().gen_range(0..2) == 0);
         for step in 0..600 {
             let serves = self.processes(|processes| processes.serves_a_child());
-            if if in_copy { serves } else { step >= delay } {
+            let is_due = if in_copy { serves } else { step >= delay };
+            if is_due {
                 break;
             }
             thread::yield_now();

@@ -78,10 +78,11 @@ def choose(name: str, target: Target) -> tuple[str, str]:
         NearfarError: the named method, or with ``auto`` every one, lacks something.
     """
     if name != AUTO:
-        missing = method(name).lacks(target)
+        requested = method(name)
+        missing = requested.lacks(target)
         if missing is not None:
             raise NearfarError(f"--method {name}: {missing}")
-        return name, f"{method(name).SUMMARY}, as requested"
+        return name, f"{requested.SUMMARY}, as requested"
     why: list[str] = []
     for each in ORDER:
         missing = method(each).lacks(target)
