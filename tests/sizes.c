@@ -40,8 +40,6 @@ int main(int count, char **words) {
             }
         for (int child = 0; child < 4; child++)
             if (read(ready[0], &byte, 1) != 1) return 1;
-        // Let the capture read the streams of all children before the first of them ends.
-        usleep(200000);
         close(end[1]);
         while (wait(0) > 0) continue;
     } else if (!strcmp(what, "late")) {

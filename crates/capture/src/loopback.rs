@@ -184,6 +184,7 @@ fn writer() {
         }
         "fork child" => event_order::fork_child(None),
         "fork child that execs" => event_order::fork_child(Some(command(&path, "child program"))),
+        "fork parallel child" => event_order::fork_parallel_child(),
         "child program" => event_order::child_program(),
         script => match script.split_once(' ') {
             Some(("steps", steps)) => event_order::perform(steps, false),

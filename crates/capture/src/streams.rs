@@ -5,6 +5,10 @@
 //! so finds every fence that precedes a word below the noted positions. It commits complete fences to
 //! the trace by ticket, each after the words that precede it. Then it reads each stream up to its
 //! first pending fence.
+//!
+//! Fences do not say which words of *other* processes precede them. Those that have been written when
+//! a fence is committed go before it, so that no process frees its memory before the trace has the
+//! pages that others touched meanwhile.
 
 mod endings;
 
@@ -273,15 +277,15 @@ impl<'a> Streams<'a> {
     }
 
     fn progress(&self, is_gone: &mut IsGone<'_>) -> Vec<Progress> {
-        let progress = |(&order, stream): (&u64, &Stream<'_>)| {
-            let slot = stream.reader.slot();
+        // Load the states before the positions: once a process is gone, its last words are visible,
+        // and so are those that others wrote before its end.
+        let mut is_closed = |stream: &Stream<'_>| {
             let ending = self.processes.get(&stream.pid).is_some_and(|process| process.ending);
-            // Load the state before the position: once a process is gone, its last words are
-            // visible.
-            let closed = slot.state.load(Acquire) == state::CLOSED || is_gone(stream.pid, ending);
-            Progress { order, position: self.position(&stream.reader), closed }
+            stream.reader.slot().state.load(Acquire) == state::CLOSED || is_gone(stream.pid, ending)
         };
-        self.streams.iter().map(progress).collect()
+        let closed: Vec<bool> = self.streams.values().map(&mut is_closed).collect();
+        let positions = self.positions().into_iter().zip(closed);
+        positions.map(|((order, position), closed)| Progress { order, position, closed }).collect()
     }
 
     /// Scan for fences, unless all fences are known and complete.
@@ -324,8 +328,9 @@ impl<'a> Streams<'a> {
             // Streams opened since the turn began can have fences with lower tickets.
             if self.shared.header().opened.load(Acquire) != self.threads.len() as u64 {
                 self.discover()?;
-                self.scan(&[]);
             }
+            let positions = self.positions();
+            self.scan(&[]);
             let first = |(&pid, process): (&u32, &Process)| {
                 let (&ticket, fence) = process.fences.first_key_value()?;
                 fence.end.map(|end| (ticket, pid, fence.owner, end))
@@ -344,6 +349,11 @@ impl<'a> Streams<'a> {
             if process.fences.first_key_value().is_some_and(|(first, _)| *first != ticket) {
                 continue;
             }
+            // Words of a process that has waited follow all words of the process that has ended.
+            if dead.is_empty() {
+                self.read_other_processes(pid, &positions)?;
+            }
+            let Some(process) = self.processes.get_mut(&pid) else { return Ok(()) };
             process.fences.remove(&ticket);
             for (order, before) in &mut others {
                 // Stop before a fence of this stream: its ticket is higher.
@@ -364,6 +374,26 @@ impl<'a> Streams<'a> {
             }
             if self.processes.get(&pid).is_some_and(|process| process.ending) {
                 self.end_closed(pid)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How far each stream has been written, by order.
+    fn positions(&self) -> Vec<(u64, u64)> {
+        let position =
+            |(&order, stream): (&u64, &Stream<'_>)| (order, self.position(&stream.reader));
+        self.streams.iter().map(position).collect()
+    }
+
+    /// Read the streams of all processes except `pid` up to these positions, or to their first
+    /// pending fences.
+    fn read_other_processes(&mut self, pid: u32, positions: &[(u64, u64)]) -> Result<()> {
+        for &(order, position) in positions {
+            let unread =
+                |stream: &Stream<'_>| stream.pid != pid && stream.reader.taken() < position;
+            if self.streams.get(&order).is_some_and(unread) {
+                self.read(order, position.min(self.limit(order)))?;
             }
         }
         Ok(())

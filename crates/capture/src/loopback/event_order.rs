@@ -148,6 +148,46 @@ pub(super) fn fork_child(program: Option<Command>) {
     }
 }
 
+/// In the writing process: fork a child, which ends after its parent has written words. The parent
+/// writes again after it has waited for the child.
+pub(super) fn fork_parallel_child() {
+    let mut stream = reopen(0);
+    let (mut ends, mut byte) = ([0; 2], 0_u8);
+    // SAFETY: an array of two.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    stream.before_fork(origin::FORK);
+    // SAFETY: the child only writes to memory that it has, and exits.
+    match unsafe { libc::fork() } {
+        0 => {
+            recorder::Recorder::installed().unwrap().after_fork_in_child();
+            // SAFETY: opened anew, and the parent's handle is not used here.
+            let mut stream = unsafe { Stream::of(0) };
+            // SAFETY: the pipe is open; the byte is ours.
+            let got = unsafe { libc::read(ends[0], (&raw mut byte).cast(), 1) };
+            (0..10).for_each(|_| stream.put(load(1)));
+            stream.end(true);
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(i32::from(got != 1)) }
+        }
+        child => {
+            stream.after_fork(Some(child.cast_unsigned()));
+            (0..50).for_each(|_| stream.put(load(2)));
+            // SAFETY: the pipe is open, and the child is ours.
+            let sent = unsafe {
+                let sent = libc::write(ends[1], (&raw const byte).cast(), 1);
+                libc::waitpid(child, std::ptr::null_mut(), 0);
+                sent
+            };
+            assert_eq!(sent, 1);
+            stream.begin_fence();
+            stream.event(&[what::WAITED, u64::from(child.cast_unsigned())], b"");
+            stream.end_fence();
+            (0..50).for_each(|_| stream.put(load(3)));
+            stream.end(true);
+        }
+    }
+}
+
 /// In the child's process: the program that it executes writes words, and is killed.
 pub(super) fn child_program() {
     let mut stream = reopen(0);
@@ -255,6 +295,23 @@ fn a_child_lives_between_its_fork_and_its_end() {
         assert!(steps(0, 100).all(|step| step == 0) && steps(100, exit.at).all(|step| step == 1));
         let last = got.regions.last().unwrap();
         assert_eq!((last.event, last.thread, last.at), (RegionKind::Exit, 0, 200_100));
+    }
+}
+
+/// A process ends after the words that others had written by then, and before those of a process
+/// that has waited for it.
+#[test]
+fn a_process_ends_after_what_others_wrote_before() {
+    if !child_can_start_threads() {
+        return;
+    }
+    for later in [false, true] {
+        let got = run_and_receive("fork parallel child", FOLLOW, later);
+        let exit = got.regions.iter().find(|event| event.event == RegionKind::Exit).unwrap();
+        assert_eq!((exit.thread, exit.at), (1, 60));
+        let (before, after) = got.order.split_at(60);
+        assert!(before.iter().all(|record| record.addr >> 3 < 3));
+        assert!(after.len() == 50 && after.iter().all(|record| record.addr >> 3 == 3));
     }
 }
 
