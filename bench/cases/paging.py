@@ -1,4 +1,4 @@
-"""Speed of the default paging study of the capture against libCacheSim, and against decoding."""
+"""Speed of the default paging study, on a captured trace, against libCacheSim and decoding."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from inputs import Inputs
 from measure import Row, ratios, row
 
 NAME = "paging"
-SUMMARY = "the default study of the capture against libCacheSim's Clock and against decoding"
+SUMMARY = "the default study of a captured trace against libCacheSim's Clock and against decoding"
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     """Time the study on one core, against libCacheSim; then on all, against a decoding thread."""
     trace = inputs.captured
-    sizes = [512, 65536] if quick else [512, 4096, 65536, 2**21]
-    done = compare(inputs, trace, sizes, [0.2, 0.8], rounds)
+    page_sizes = [512, 65536] if quick else [512, 4096, 65536, 2**21]
+    fractions = [0.2, 0.8]  # of the touched pages
+    done = compare(inputs, trace, page_sizes, fractions, rounds)
     records = done.study["records"]
 
     def speedups(count: int) -> list[float]:
@@ -30,7 +31,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         ),
         row(
             NAME, "libCacheSim / study, different ones only", speedups(done.distinct), "x", cores=1,
-            note=f"times {done.distinct}: each number of frames runs once per page size",
+            note=f"times {done.distinct}: equal page size and frames count once",
         ),
         row(NAME, "miss counts compared, all equal", [done.checked], "counts"),
         row(NAME, "study", done.study_seconds, "s", cores=1, note=f"{records:,} records"),

@@ -87,7 +87,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             capture(command, folder / "trace", kernel.ENVIRONMENT)
             predicted = predict(folder / "trace", machine_file)
             # No huge pages for this process: khugepaged would scan its large address space too.
-            with kept_memory(), huge_pages(True):
+            with kept_memory(), huge_pages(disable=True):
                 made = measured(command, 1 if quick else TURNS * rounds)
             for policy, cell in made.items():
                 cells.append(
@@ -199,7 +199,7 @@ def watched(words: list[str]) -> tuple[float, list[Sample]]:
     prediction.
     """
     samples: list[Sample] = []
-    with huge_pages(False):
+    with huge_pages(disable=False):
         child = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     with child:
         began = time.monotonic()
@@ -258,6 +258,7 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
         found, predicted = gains(cell), predicted_gain(cell, bases[cell["program"]])
         low, high = interval(found)
         middle = statistics.median(found)
+        # A gain is shown if its interval excludes 0.
         if low > 0 or high < 0:
             signs.append(predicted * middle > 0)
         near.append(abs(predicted - middle) <= gain_error(middle))
@@ -305,7 +306,7 @@ def _share(right: list[bool]) -> float:
 
 
 def table() -> str:
-    """Every cell as Markdown, largest error of memory first; counts are measured, predicted."""
+    """Every cell as Markdown, largest error of memory first; counts as "measured, predicted"."""
     lines = [
         "| program | policy | memory, worst tenth | gain, measured | predicted | huge faults "
         "| merges | splits |",

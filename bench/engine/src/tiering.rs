@@ -47,7 +47,7 @@ fn read_at_random(table: &[u8]) -> u64 {
     (0..READS).map(read).sum()
 }
 
-/// Time the workload, whose name is in place of the trace: generating its accesses alone, generating and
+/// Time the workload that the argument TRACE names: generating its accesses alone, generating and
 /// simulating them under each policy, and random reads of a table as large as the peak memory of a run.
 pub fn run(arguments: &Arguments) -> Result<Value> {
     let scale: f64 = arguments.option("--scale")?.unwrap_or(1.0);
@@ -119,6 +119,7 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
             rows.extend(found.rows);
         }
     }
+    // 0 if the kernel does not say; then a byte for each page of the workload.
     let peak = policies.iter().map(Rounds::peak_bytes).max().unwrap_or(0);
     let table = on_huge_pages(vec![1u8; peak.max(workload.pages.into()) as usize]);
     for _ in 0..arguments.rounds()? {

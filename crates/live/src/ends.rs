@@ -1,5 +1,6 @@
-//! The order in which a failed run is killed, as a state machine for the model of the kernel. The launcher
-//! (`supervise/`), the keeper (`preload/src/keeper.rs`) and `family.rs` implement it on the real kernel.
+//! The order in which a failed run is killed, as a state machine. Only tests use it, with the model of the
+//! kernel in `model/`; the launcher (`supervise/`), the keeper (`preload/src/keeper.rs`) and `family.rs`
+//! implement the same order on the real kernel.
 //!
 //! A missing page reads as zeros once the last descriptor of its userfaultfd is closed. The manager and the
 //! keeper share one descriptor table, so both hold the userfaultfds of children from their creation; the

@@ -23,10 +23,10 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// of `root`, and those that map the run's file.
 ///
 /// The order guarantees that no process reads a wrong byte. Managers are stopped first: a managed process
-/// cannot complete a fork until its manager has read the message. Otherwise a process that forks and ends
-/// after the list of processes was made would leave an unlisted child. A message that was read just before
-/// the stop still allows one such fork, so the list must be empty twice. Managers and keepers are killed
-/// last: while one of them holds a userfaultfd, a reference to a missing page waits.
+/// cannot complete a fork until its manager has read userfaultfd's message about it. Otherwise a process that
+/// forks and ends after the list of processes was made would leave an unlisted child. A message that was read
+/// just before the stop still allows one such fork, so the list must be empty twice. Managers and keepers are
+/// killed last: while one of them holds a userfaultfd, a reference to a missing page waits.
 pub fn kill(shared: &Shared, root: u32) {
     let find = || {
         let mut pids = descendants(root);
