@@ -10,7 +10,7 @@ from measure import Row, row
 
 NAME = "ssd"
 SUMMARY = "the ssd study on pigz, and flash commands of a drive under constant garbage collection"
-#: Settings of `--epf`: for which faults on pages in flash the thread sleeps.
+#: Settings of `--epf` (embedded page faults): for which of them the thread sleeps; else it stalls.
 POLICIES = ("none", "all", "smart:50us")
 #: MQSim (CMU-SAFARI/MQSim@7ec40e3), measured once on one core of a similar machine: its three
 #: sample workloads, and a small geometry on which it collects garbage.
@@ -46,6 +46,6 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         row(NAME, "flash commands", [flash["commands"] / s / 1e6 for s in seconds],
             "M commands/s", goal=">= 2.5", cores=1, note=note),
         row(NAME, "flash requests", [flash["requests"] / s / 1e6 for s in seconds],
-            "M requests/s", cores=1, note="two writes to a read, of random pages of a full drive"),
+            "M requests/s", cores=1, note="two writes per read, at random pages of a full drive"),
     ]  # fmt: skip
     return rows

@@ -41,7 +41,7 @@ class Alone:
 
     Attributes:
         seconds: wall time.
-        resident_bytes: peak private memory (RssAnon) of its largest process, sampled.
+        resident_bytes: peak private memory of its largest process.
         exit_code: of the program; 128 + N if signal N ended it.
     """
 
@@ -178,7 +178,7 @@ class _Memory:
 
     @property
     def private(self) -> int:
-        """Peak private memory; VmHWM includes peaks between samples."""
+        """Peak private memory: the larger of two lower bounds; VmHWM has peaks between samples."""
         return max(self.sampled, self.total - self.files)
 
     def sample(self, pid: int) -> bool:

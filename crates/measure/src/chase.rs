@@ -53,7 +53,7 @@ impl Chase {
         }
         let places = memory.bytes() / stride / chains;
         if places < 2 || window < 2 {
-            return Err(wrong("a chain needs two places"));
+            return Err(wrong("a chain or window has fewer than two places"));
         }
         let lines = stride / LINE;
         // The same line of each page would map to few sets of a cache.

@@ -109,11 +109,12 @@ def size_guest(row: Advice, whole: bool) -> None:
         row: the advice.
         whole: whether the trace is of a whole virtual machine, its system included.
     """
+    # Larger pages can also lower the peak; the guest gets no less for that.
     program = row["memory_bytes"] + max(row["bloat_bytes"] or 0, 0)
     if whole:
         row["guest_memory_bytes"] = memory = guest_memory(program, 0)
-        touched = f"it touched {units.size(program)}, with its kernel"
-        row["why"] += f" Give the guest {units.size(memory)}: {touched}."
+        needed = f"it needs {units.size(program)}, with its kernel"
+        row["why"] += f" Give the guest {units.size(memory)}: {needed}."
         return
     row["guest_memory_bytes"] = memory = guest_memory(program)
     row["why"] += (

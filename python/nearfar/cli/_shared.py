@@ -1,7 +1,8 @@
 """Shared by all commands: ``--color``, ``--progress``, completion of names, sections of the help;
 and ``--set`` for commands with a ``--machine``.
 
-A command's own parameter of the same name wins. :data:`NAMES` completes by the parameter's name.
+A command's own parameter of the same name wins. Completion offers the names that :data:`NAMES` has
+for a parameter.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
     parameters.sort(key=lambda each: 0 if _is_argument(each) else 1 if each.name in declared else 2)
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     added = [name for name in SHARED if name not in signature.parameters]
-    # `advise` has its own `set_`, as a fleet file names its machines.
+    # `advise` has its own `set_`, which it refuses for a fleet: its file names the machines.
     adds_set = "machine" in signature.parameters and "set_" not in signature.parameters
 
     @functools.wraps(run)
@@ -125,7 +126,7 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
 
 
 def _inputs(given: Mapping[str, Any]) -> Iterable[str | Path]:
-    """The inputs of a command: paths, and texts that name a file or a trace."""
+    """A command's inputs, which no output replaces: paths, and texts that name a file or trace."""
     for name, value in given.items():
         if name in _OUTPUTS:
             continue
@@ -183,7 +184,7 @@ def _of_option(option: Option, parameter: inspect.Parameter) -> inspect.Paramete
         info = typer.Option(option.flag, **described)
         annotation = Annotated[str if option.required else str | None, info]
         default = None if option.default is None else written(option.default)
-    # A required option has a default if a mode of the command runs without it (`apply --restore`).
+    # A function gives a required option a default if a mode runs without it (`apply --restore`).
     if option.required and parameter.default is parameter.empty:
         default = inspect.Parameter.empty
     return parameter.replace(default=default, annotation=annotation)
@@ -247,7 +248,7 @@ def _emitters(command: str) -> Iterable[tuple[str, str]]:
     rows = getattr(declared, command).ROWS
     columns = {column.name for column in rows.columns}
     if command == "advise":
-        columns.add("regions")  # a table of each row
+        columns.add("regions")  # a table in each row, added for emitters that need it
     found = [(name, emit.emitter(name)) for name in emit.names()]
     return [(name, each.SUMMARY) for name, each in found if columns.issuperset(each.NEEDS)]
 

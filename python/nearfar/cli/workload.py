@@ -73,7 +73,7 @@ def capture(
 ) -> None:
     """Capture workloads.
 
-    With --all, workloads that cannot run here are left out and listed at the end (exit code 3).
+    With --all, workloads that cannot run here are left out, and listed at the end with an error.
     """
     from nearfar import workload
 

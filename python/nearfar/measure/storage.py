@@ -156,9 +156,11 @@ def _file_in(folder: Path, quick: bool, *, dry: bool) -> Iterator[int]:
     """A temporary file, open to read and write, and unlinked after opening."""
     bytes_ = _QUICK_FILE if quick else _FILE
     free = shutil.disk_usage(folder).free
-    if free < 2 * bytes_:
+    # Writing the last free space would harm others, and slow some drives.
+    needed = 2 * bytes_
+    if free < needed:
         raise NearfarError(
-            f"--storage {folder}: {size(free)} free, but a temporary file needs {size(bytes_)}; "
+            f"--storage {folder}: {size(free)} free, but measuring needs {size(needed)}; "
             "free some, or give another path"
         )
     try:

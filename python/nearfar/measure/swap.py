@@ -23,7 +23,7 @@ def devices(root: Path = Path("/")) -> dict[str, int]:
 
 
 def swap(bench: Bench, page_fault: float, root: Path = Path("/")) -> Section | None:
-    """``[storage.swap.nvme]``; None without active swap, or if the kernel does not use it."""
+    """``[storage.swap.nvme]``, whatever the device; None without swap that the kernel uses."""
     free = devices(root)
     if sum(free.values()) < 2 * _RUN:
         bench.notes.append("storage.swap: left out: no swap is on, or it is full")
@@ -42,7 +42,7 @@ def swap(bench: Bench, page_fault: float, root: Path = Path("/")) -> Section | N
                 bench.notes.append(f"storage.swap: left out: {error}")
                 return None
             ns, faults = memory.read_at_random(PAGE)
-            # Pages read ahead do not fault, but Linux reads at most 32 pages per fault.
+            # Linux reads at most 32 pages per fault, so less than half of the pages were in swap.
             if faults * 64 < pages:
                 bench.notes.append(f"storage.swap: left out: the kernel wrote little to {names}")
                 return None
@@ -53,7 +53,7 @@ def swap(bench: Bench, page_fault: float, root: Path = Path("/")) -> Section | N
     def rate(times: list[float]) -> Samples:
         return Samples(tuple(PAGE / ns * 1e9 for ns in times))
 
-    what = f"pages of 4 KiB, half of them random bytes, on {names}"
+    what = f"pages of 4 KiB, half of each random bytes, on {names}"
     written = f"{what}, written by the kernel on request (MADV_PAGEOUT)"
     return {
         "read_latency": bench.time(

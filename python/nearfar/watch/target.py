@@ -195,7 +195,8 @@ def denied(pid: int, *files: str) -> str | None:
         except OSError:
             return None
         whose = "may not be read by its own user" if user == os.geteuid() else "is another user's"
-        return f"process {pid} {whose}; run as root, or give Python {lacking}"
+        given = f", or give Python {lacking}" if lacking else ""
+        return f"process {pid} {whose}; run as root{given}"
     return None
 
 
