@@ -155,7 +155,8 @@ pub(crate) fn zeroed_block(emulator: &Path) -> Option<u64> {
     program.extend([1u32, 5].iter().flat_map(|word| word.to_le_bytes()));
     program.extend([0, BASE, BASE, size, size, 4096].iter().flat_map(|word| word.to_le_bytes()));
     program.extend(CODE.iter().flat_map(|code| code.to_le_bytes()));
-    let mut file = memory_file(c"nearfar-zva", /* flags */ 0, /* bytes */ 0).ok()?;
+    // No flags, and empty.
+    let mut file = memory_file(c"nearfar-zva", 0, 0).ok()?;
     file.write_all(&program).ok()?;
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     let mut command = Command::new(emulator);
