@@ -22,7 +22,7 @@ pub(crate) struct Output<'a> {
     /// Records to write at most.
     pub max: u64,
     pub schedule: Schedule,
-    /// Recording is over: `--max-refs` was reached, or for `stop_reason`.
+    /// Recording is over: for `stop_reason`, or because a limit was reached or the guest ended it.
     pub stopped: bool,
     pub stop_reason: Option<StopReason>,
     pub interrupter: Interrupter<'a>,

@@ -45,6 +45,7 @@ pub fn probe(plugin: &Path) -> Vec<Requirement> {
     ));
     requirements.push(Requirement::new(
         "shared memory",
+        // No flags: the plugin does not run.
         match Shared::create(0) {
             Ok(_) => Ok("memfd_create works".into()),
             Err(e) => Err((e.to_string(), "raise the limits (`ulimit -v unlimited -f unlimited`)")),
@@ -137,20 +138,24 @@ pub(crate) fn zeroed_block(emulator: &Path) -> Option<u64> {
     let size = HEADERS + 4 * CODE.len() as u64;
     let mut program = b"\x7fELF\x02\x01\x01".to_vec();
     program.resize(16, 0);
-    // ELF header: an aarch64 program with one segment, which starts after the headers.
+    // ELF header: an aarch64 program (`e_type` 2, `e_machine` 183) with one segment; its code starts
+    // after the headers.
     for half in [2, 183] {
         program.extend(u16::to_le_bytes(half));
     }
+    // `e_version`; then `e_entry`, `e_phoff` and `e_shoff`; then `e_flags`.
     program.extend(1u32.to_le_bytes());
     program.extend([BASE + HEADERS, 64, 0].iter().flat_map(|word| word.to_le_bytes()));
     program.extend(0u32.to_le_bytes());
+    // Sizes and numbers: this header, program headers, section headers.
     for half in [64, 56, 1, 0, 0, 0] {
         program.extend(u16::to_le_bytes(half));
     }
-    // The segment: the whole file, readable and executable.
+    // The segment (`PT_LOAD`): the whole file, readable and executable (`PF_R | PF_X`).
     program.extend([1u32, 5].iter().flat_map(|word| word.to_le_bytes()));
     program.extend([0, BASE, BASE, size, size, 4096].iter().flat_map(|word| word.to_le_bytes()));
     program.extend(CODE.iter().flat_map(|code| code.to_le_bytes()));
+    // No flags, and empty.
     let mut file = memory_file(c"nearfar-zva", 0, 0).ok()?;
     file.write_all(&program).ok()?;
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());

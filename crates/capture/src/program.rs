@@ -148,6 +148,7 @@ fn arch_of(head: &[u8], place: &str) -> Result<&'static str> {
         let bytes = [head[at], head[at + 1]];
         if order == 2 { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) }
     };
+    // `e_type`: `ET_EXEC` or `ET_DYN`. Below, `half(18)` is `e_machine`.
     if !matches!(half(16), 2 | 3) {
         let what = "is an ELF file, but not a program (object file or core dump)";
         return Err(Error::input(place, what, "give the linked program"));
@@ -170,6 +171,7 @@ fn check_loader(file: &File, head: &[u8], arch: &str, place: &str) -> Result<()>
     let word = |bytes: &[u8], at: usize| {
         bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
     };
+    // `e_phoff`, `e_phentsize` and `e_phnum`.
     let (table, each, count) =
         (word(head, 32), u64::from(word(head, 54) as u16), word(head, 56) as u16);
     for index in 0..u64::from(count) {
@@ -178,7 +180,9 @@ fn check_loader(file: &File, head: &[u8], arch: &str, place: &str) -> Result<()>
         if file.read_exact_at(&mut entry, at).is_err() {
             break;
         }
+        /// `PT_INTERP`.
         const INTERPRETER: u32 = 3;
+        // `p_offset` and `p_filesz`; `p_type` is the first word.
         let (offset, length) = (word(&entry, 8), word(&entry, 32));
         if word(&entry, 0) as u32 != INTERPRETER || !(2..4096).contains(&length) {
             continue;

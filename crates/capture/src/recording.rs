@@ -1,4 +1,5 @@
-//! Turns the words of streams into a trace: records, and the events of address spaces.
+//! Turns the words that the plugin writes to its streams into a trace: records, and the events of
+//! address spaces.
 
 mod address_events;
 mod ram;
@@ -34,7 +35,7 @@ const MAX_NAME: usize = 4096;
 
 /// A child process that its parent's stream has announced.
 pub(crate) struct ForkedChild {
-    /// Order of its first stream.
+    /// `Slot::order` of its first stream.
     pub order: u64,
     pub pid: u32,
     /// Number in the trace.
@@ -261,6 +262,8 @@ impl<'a> Recording<'a> {
                     break;
                 };
                 self.began = true;
+                // A place record writes nothing, so records held back can stay so. Before recording has
+                // begun, they count towards `--skip-refs`, on which `place` depends.
                 if tag != tag::PLACE || !self.out.has_begun() {
                     self.expander.flush(&mut self.out)?;
                 }

@@ -125,6 +125,7 @@ impl Request {
     /// # Errors
     /// An option is missing, or makes no sense without a virtual machine or with it.
     pub fn virtual_machine(&self) -> Result<Option<Vm>> {
+        // With `--vm-image`, the caller has set `kernel`.
         if self.vm.is_none() && self.kernel.is_none() {
             let given = [
                 ("--memory", self.memory.is_some()),

@@ -143,7 +143,8 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         unrecorded: Some(missing.map(str::to_owned).collect()),
         ..Source::default()
     };
-    // Program and expander use at most one processor each, all encoder threads one and a half.
+    // Program and expander use at most one processor each, all encoder threads one and a half: leave
+    // a processor to the program, and make at most four threads.
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     let threads = processors.saturating_sub(1).clamp(1, 4);
     let writer_options =
@@ -163,6 +164,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         }
     };
     kill_with_parent(&mut command);
+    // Tells signals to the whole process group (Ctrl-C) from those to this process alone.
     let witness = SignalWitness::start();
     let mut child = match command.spawn() {
         Ok(child) => child,
@@ -171,6 +173,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
             return Err(Error::io(&emulator, "cannot be started", &e));
         }
     };
+    // Closes QEMU's ends of console and port, which QEMU has inherited.
     let ports = connections.map(|(ports, _)| ports);
     let guest = options.vm.as_ref().zip(ports.as_ref());
     let interrupter = Interrupter::new(child.id(), witness, poll);
@@ -352,6 +355,7 @@ fn end_program(pid: u32, ended: &AtomicBool) {
 /// Whether a process that is not our child has ended, perhaps as a zombie.
 fn has_ended(pid: u32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    // `PID (NAME) STATE ...`
     let after = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     matches!(after.as_bytes().first(), None | Some(b'Z' | b'X'))
 }

@@ -110,7 +110,8 @@ mod tests {
             let sample = PageSample { rate, seed, ..PageSample::default() };
             let sampled = layout::is_sampled(page, mix(seed), limit(rate));
             prop_assert_eq!(sample.contains(page), sampled);
-            // The trace gives references of the kernel to files addresses from 2^63 (bit 51 of a page number).
+            // In a trace, references of the kernel to files have addresses from 2^63 (bit 51 of a
+            // page number).
             prop_assert_eq!(sample.contains(page | 1 << 51), sampled);
         }
     }

@@ -21,7 +21,7 @@ use crate::liveness::Liveness;
 /// untrusted. It cannot change the file's length.
 #[derive(Debug)]
 pub struct Shared {
-    /// `None` only during construction and drop.
+    /// Shows writers that this process is alive. `None` only during construction and drop.
     liveness: Option<Liveness>,
     memory: Memory,
     file: File,
@@ -71,6 +71,7 @@ impl Shared {
     fn init(&self, flags: u32) {
         let header = self.header();
         header.flags.store(flags, Relaxed);
+        // Entry 0 of the block table means no block.
         header.blocks.store(1, Relaxed);
         header.magic.store(MAGIC, SeqCst);
     }
@@ -92,7 +93,7 @@ impl Shared {
         unsafe { self.memory.start().add(at).cast().as_ref() }
     }
 
-    /// Whether the words that only this side may write are unchanged.
+    /// Whether the words that only this side may write are unchanged, while it records.
     pub fn is_sound(&self) -> bool {
         let header = self.header();
         header.magic.load(Relaxed) == MAGIC
@@ -242,7 +243,8 @@ impl<'a> StreamReader<'a> {
         let slot = self.slot;
         self.taken = until;
         slot.taken.store(until, SeqCst);
-        // Wake the writer only when half of its ring is free, or it sleeps again after a chunk.
+        // Wake the writer only when half of its ring is free: otherwise, it would sleep again after a
+        // chunk.
         if slot.waiting.load(SeqCst) != 0
             && slot.entered.load(Acquire).saturating_sub(until) <= RING_WORDS as u64 / 2
         {

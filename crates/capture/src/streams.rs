@@ -1,10 +1,10 @@
 //! All streams of one capture: finds new ones, and reads them in an order that respects the events
 //! of their address spaces.
 //!
-//! A turn first notes how far each stream has been written, then scans for fences (`layout.rs`), and
-//! so finds every fence that precedes a word below the noted positions. It commits complete fences to
-//! the trace by ticket, each after the words that precede it. Then it reads each stream up to its
-//! first pending fence.
+//! A turn (`Streams::drain`) first notes how far each stream has been written, then scans for fences
+//! (`layout.rs`), and so finds every fence that precedes a word below the noted positions. It commits
+//! complete fences to the trace in order of their tickets, each after the words that precede it. Then
+//! it reads each stream up to its first pending fence.
 //!
 //! Fences do not say which words of *other* processes precede them. Those that have been written when
 //! a fence is committed go before it, so that no process frees its memory before the trace has the
@@ -86,8 +86,8 @@ pub(crate) struct Streams<'a> {
     words: Vec<u64>,
 }
 
-/// Maximum number of fences that are not in the trace yet: more than rings can hold together with
-/// the events of the fences.
+/// Maximum number of fences that are not in the trace yet: more than the rings of a process can hold,
+/// because a fence has two words for each other stream of the process.
 const MAX_FENCES: usize = 1 << 17;
 
 impl<'a> Streams<'a> {
@@ -288,7 +288,8 @@ impl<'a> Streams<'a> {
         positions.map(|((order, position), closed)| Progress { order, position, closed }).collect()
     }
 
-    /// Scan for fences, unless all fences are known and complete.
+    /// Scan for fences, unless all fences are known and complete. The end of a closed stream of
+    /// `progress` ends its open fence.
     fn scan(&mut self, progress: &[Progress]) {
         let incomplete = |process: &Process| process.fences.values().any(|f| f.end.is_none());
         let missing = self.shared.header().tickets.load(Acquire) != self.fences_found;
@@ -405,6 +406,7 @@ impl<'a> Streams<'a> {
             return u64::MAX;
         };
         let fences = self.processes.get(&stream.pid).into_iter().flat_map(|p| p.fences.values());
+        // Without an end, the call has not returned, so no other thread depends on it.
         let others = fences.filter(|fence| fence.owner != order && fence.end.is_some());
         others
             .map(|fence| fence.before(order))

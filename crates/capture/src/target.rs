@@ -70,6 +70,7 @@ fn of_program(program: Program, mut plugin: String) -> Result<Launch> {
     {
         plugin.push_str(&format!(",zva={bytes}"));
     }
+    // QEMU before 8.0 keeps an entry for each page that the program maps.
     if let Some(bytes) = page_entry(&emulator) {
         plugin.push_str(&format!(",entry={bytes}"));
     }

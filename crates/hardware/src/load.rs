@@ -40,8 +40,8 @@ impl Default for Supply {
 }
 
 impl NodeModel {
-    /// Picoseconds that the node needs for these bytes at its peak bandwidth, and the share of reads.
-    /// With curves, a store counts as a read and a write.
+    /// Picoseconds that the node needs for these bytes at its peak bandwidth, and the share of reads, by
+    /// which a curve is chosen. With curves, a store counts as a read and a write.
     fn occupancy(&self, loads: f64, stores: f64) -> (f64, f64) {
         let Some(Curves(curves)) = &self.loaded else {
             let view = &self.local;
@@ -182,6 +182,7 @@ mod tests {
                         // A store is a read and a write: reads = loads + stores, writes = stores.
                         let (loads, stores) = (2.0 * curve.reads - 1.0, 1.0 - curve.reads);
                         let (threads, bytes) = (40.0, 64e6);
+                        // The first point has 0 GB/s.
                         let period = bytes * (loads + 2.0 * stores) * 1e3 / gb_s.max(0.01);
                         let demand = Demand {
                             loads: loads * bytes,

@@ -28,6 +28,7 @@ enum Act {
     Restart,
 }
 
+/// The thread that acts, and its action.
 type Step = (usize, Act);
 
 fn encode(steps: &[Step]) -> String {
@@ -55,7 +56,7 @@ fn decode(text: &str) -> Vec<Step> {
     text.split_whitespace().map(step).collect()
 }
 
-/// The word of a load in step `step`, which its address encodes.
+/// The word of a load of 8 bytes (2^3) in step `step`; its address is 8 times the step.
 fn load(step: usize) -> u64 {
     3 << SIZE_SHIFT | (step as u64) << 3
 }
@@ -119,6 +120,7 @@ pub(super) fn perform(text: &str, killed: bool) {
 pub(super) fn fork_child(program: Option<Command>) {
     let mut stream = reopen(0);
     (0..100).for_each(|_| stream.put(load(0)));
+    // QEMU's user mode runs a program's `vfork` as a `fork`, too.
     stream.before_fork(origin::VFORK);
     // SAFETY: the child only writes to memory that it has, and exits.
     match unsafe { libc::fork() } {
@@ -131,6 +133,7 @@ pub(super) fn fork_child(program: Option<Command>) {
                 stream.note(what::EXEC, b"program");
                 panic!("{}", program.exec());
             }
+            // `true`: the process ends as well.
             stream.end(true);
             // SAFETY: ends the process.
             unsafe { libc::_exit(0) }
@@ -362,7 +365,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..<_>::default() })]
     #[test]
     fn any_interleaving_is_kept(steps in scripts(), later: bool) {
-        // If received later, all words must fit the rings, up to 40 control words per step included.
+        // If received later, all words must fit a ring (131,072 words), with up to 40 control words
+        // per step.
         let words = |act: &Act| if let Act::Touch(words) = act { *words } else { 0 };
         let fits = steps.iter().map(|(_, act)| words(act) + 40).sum::<u64>() < 50_000;
         check(&steps, &run(&steps, later && fits, false));

@@ -12,9 +12,11 @@ use crate::exercise::protocol;
 /// The shared memory and its recorder, of which a process can have only one.
 static MEMORY: Mutex<Option<(Shared, &'static Recorder)>> = Mutex::new(None);
 
+/// Whether the trace has records and the receiver rejected nothing.
 fn exercise(bytes: &[u8]) -> bool {
     let mut memory = MEMORY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (shared, recorder) = memory.get_or_insert_with(|| {
+        // `protocol` sets the flags.
         let shared = Shared::create(0).unwrap();
         let recorder = plugin_side::install(&shared);
         (shared, recorder)

@@ -24,6 +24,7 @@ pub fn act(recorder: &'static Recorder, input: &mut Input<'_>, first: bool) {
         unsafe { Stream::of(vcpu) }
     };
     if !first {
+        // A number that is not used below.
         let mut stream = open(9);
         stream.position();
         stream.pause();
@@ -44,6 +45,7 @@ pub fn act(recorder: &'static Recorder, input: &mut Input<'_>, first: bool) {
                 2 => stream.end_fence(),
                 3 => stream.event(&[what::MAP, input.number(), input.number(), 0, 3], b"name"),
                 4 => stream.note(input.number() % 20, b"name"),
+                // Any tag.
                 _ => stream.control(input.number() % 8 + 120, &[input.number(), input.number()]),
             }
         }

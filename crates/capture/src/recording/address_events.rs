@@ -21,6 +21,7 @@ impl Recording<'_> {
         position: &mut Position,
     ) -> Result<()> {
         let thread = position.thread;
+        // In some events, a word means something else than its name says: see `what`.
         let word = |index: Event| fixed[index as usize];
         let (addr, length) = (word(Event::Addr), word(Event::Length));
         let kind = word(Event::What);
@@ -71,6 +72,7 @@ impl Recording<'_> {
                 for (addr, length) in self.accessible(process, addr, length) {
                     self.region(RegionEvent { addr, length, ..range(RegionKind::Lock) })?;
                 }
+                // Not 0: `MLOCK_ONFAULT`.
                 if word(Event::Offset) == 0 {
                     self.populate(process, addr, length, position)?;
                 }

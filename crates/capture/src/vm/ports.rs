@@ -28,7 +28,7 @@ pub(crate) struct Signals {
     begin: AtomicBool,
     /// Recording is to end.
     end: AtomicBool,
-    /// Exit status of the command, or -1.
+    /// Exit status of the command; -1 if the guest did not report a number.
     status: AtomicI32,
     text: Mutex<Text>,
 }
@@ -53,7 +53,7 @@ impl Signals {
         self.end.load(Acquire)
     }
 
-    /// The exit status of the command, if it has ended.
+    /// The exit status of the command, or -1, if it has ended.
     pub fn status(&self) -> Option<i32> {
         self.ends().then(|| self.status.load(Relaxed))
     }
@@ -204,6 +204,7 @@ impl Ports {
         // Beyond the last data, `SEEK_DATA` fails.
         while let Ok(start) = seek(at, libc::SEEK_DATA) {
             let end = seek(start, libc::SEEK_HOLE)?;
+            // RAM beyond `low_bytes` has addresses from 4 GiB.
             let middle = end.min(vm.low_bytes().max(start));
             for (start, end) in [(start, middle), (middle, end)] {
                 if start < end {
@@ -216,7 +217,8 @@ impl Ports {
     }
 }
 
-/// Parse `FIRST-LAST NAME`, with an optional colon before the name, as in `/proc/iomem`.
+/// Parse `FIRST-LAST NAME`, with an optional colon before the name, as in `/proc/iomem`. `None` if it
+/// is malformed or reaches 2^47.
 fn region(text: &str) -> Option<(u64, u64, String)> {
     let (range, name) = text.trim().split_once(' ')?;
     let (first, last) = range.split_once('-')?;

@@ -67,6 +67,7 @@ fn members<const N: usize>(btf: &[u8], structure: &str, names: [&str; N]) -> Opt
     if word(0)? & 0xffff != 0xeb9f {
         return None;
     }
+    // Header: magic number, length of the header, offset and length of types, offset of strings.
     let head = field(4)?;
     let (types, types_end) = (head + field(8)?, head + field(8)? + field(12)?);
     let strings = head + field(16)?;
@@ -77,10 +78,12 @@ fn members<const N: usize>(btf: &[u8], structure: &str, names: [&str; N]) -> Opt
     };
     let mut at = types;
     while at < types_end {
+        // A type: name, kind and number of members, size. A member: name, type, offset in bits.
         let (name, info) = (field(at)?, word(at + 4)?);
         let (kind, count) = (info >> 24 & 31, (info & 0xffff) as usize);
         at += 12;
         if kind == STRUCT && is_named(name, structure) {
+            // With this flag, the upper 8 bits of an offset are the size of a bit field.
             let bits = if info >> 31 == 1 { (1 << 24) - 1 } else { u32::MAX };
             let offset = |name: &&str| {
                 let mut members = (0..count).map(|index| at + 12 * index);

@@ -51,9 +51,9 @@ pub struct Conditioned {
 }
 
 impl Precondition {
-    /// Precondition `ftl`, and reset its tally. Further random writes follow until collection is due
-    /// in every plane, as in paper 002 ("initialised so that collection happens from the start"), but
-    /// at most as many as the drive has physical pages.
+    /// Precondition `ftl`, and reset its tally. If there are random writes, further ones follow until
+    /// collection is due in every plane, as in paper 002 ("initialised so that collection happens from
+    /// the start"), but at most as many as the drive has physical pages.
     pub fn apply(&self, ftl: &mut Ftl) -> Conditioned {
         let pages = u64::from(ftl.geometry().user_pages);
         let of = |share: f64| (share.clamp(0.0, 1.0) * pages as f64).round() as u64;
@@ -62,6 +62,7 @@ impl Precondition {
             ftl.write(page as u32, |_| ());
         }
         let mut rng = Rng::new(self.seed);
+        // A permutation needs at least one page; without random writes, it is not used.
         let order = Permutation::new(random_writes.max(1), self.seed);
         for turn in 0..random_writes {
             let page = match self.overwrite {

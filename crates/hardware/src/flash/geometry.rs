@@ -157,5 +157,6 @@ fn user_pages(total: u64, flash: &Flash) -> u32 {
         OverProvisioning::OfTotal => total as f64 * (1.0 - op),
         OverProvisioning::OfUser => total as f64 / (1.0 + op),
     };
+    // Negative if more than the total is spare.
     user.max(0.0) as u32
 }

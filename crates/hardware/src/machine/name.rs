@@ -46,6 +46,7 @@ impl Value for MachineName {
         builtin().iter().map(described).collect()
     }
     fn open() -> bool {
+        // A path is valid as well.
         true
     }
     fn read(given: &Given) -> Result<Self, String> {

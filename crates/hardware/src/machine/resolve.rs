@@ -15,8 +15,8 @@ use crate::node::PAGE;
 use crate::storage::{Cost, Storage};
 use crate::units::{Bandwidth, Size, Time};
 
-/// Times of one memory reference, nanoseconds: T_TLB and T_DRAM of page-size advice (000)
-/// and TLB and fault models (001).
+/// Times of one memory reference, nanoseconds: T_TLB and T_DRAM of papers 000 (page-size advice) and
+/// 001 (TLB and fault models).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AccessTimes {
     /// A first-level TLB look-up.
