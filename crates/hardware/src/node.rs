@@ -221,7 +221,8 @@ impl Machine {
     }
 }
 
-/// `base`, overridden by the keys of `timing`. By default, random bandwidth is at most the sequential.
+/// `base`, overridden by the keys of `timing`. By default, the bandwidths of a thread and of random
+/// accesses are those of `base`, at most the peak.
 fn with_timing(base: &View, timing: &Timing) -> View {
     let read_ps = timing.read_latency.value.ps() as f64;
     let direction = |latency_ps, known: &Direction, thread, peak, random| {

@@ -5,8 +5,8 @@
 //! * disk: seek + half a turn + p / bandwidth for p bytes.
 //! * linear (flash and Optane SSDs, persistent memory, CXL memory): latency, measured at a stated
 //!   transfer size, plus the bytes beyond this size / bandwidth.
-//! * multiple of DRAM (page-size advice, 000; TLB and fault models, 001): k x t_DRAM for each
-//!   access unit of the page.
+//! * multiple of DRAM, in papers 000 (page-size advice) and 001 (TLB and fault models): k x t_DRAM
+//!   for each access unit of the page.
 //!
 //! Page sizes are rounded up to multiples of the device's unit.
 
@@ -44,8 +44,8 @@ impl Storage {
         self.files.as_deref().unwrap_or(self)
     }
 
-    /// Nanoseconds to read a page of `page_bytes` from an idle device (t_IO of page-size advice,
-    /// 000; TLB and fault models, 001).
+    /// Nanoseconds to read a page of `page_bytes` from an idle device (t_IO of papers 000
+    /// and 001).
     pub fn io_ns(&self, page_bytes: u64) -> f64 {
         self.read.ns(page_bytes)
     }

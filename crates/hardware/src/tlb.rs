@@ -118,6 +118,7 @@ pub struct FullLru {
     oldest: usize,
     /// There are no pages from this position on.
     next: usize,
+    /// Entries in use, pinned ones included.
     used: u32,
 }
 

@@ -11,7 +11,7 @@ use crate::tiering::{Settings, check};
 use crate::{epf, replacement};
 
 /// Check the knobs of a tiering policy: its name on the first line of `text`, `knob=value` on the
-/// others. Returns whether they are valid at full scale and at 1/64.
+/// others. Returns whether they are valid at full [scale](Settings::scale) and at 1/64.
 pub fn knobs(text: &str) -> bool {
     let mut lines = text.lines();
     let name = lines.next().unwrap_or_default();
@@ -27,6 +27,7 @@ pub fn knobs(text: &str) -> bool {
 pub fn words(text: &str) -> bool {
     let accepts =
         |read: Result<(), String>| one_line(read.map_err(|what| Error::input("text", what, "")));
+    // An array, so that every parser runs.
     [
         accepts(Size::parse(text).map(drop)),
         accepts(Time::parse(text).map(drop)),

@@ -152,6 +152,7 @@ fn children<'a>(schema: &'a Json, rule: &'a Json, item: Option<&Item>) -> Vec<(S
             .map(|name| (name.to_owned(), resolve_reference(schema, any_name)))
             .collect();
     }
+    // An enum: only the variant in the file.
     let kinds = rule["oneOf"].as_array().into_iter().flatten();
     let kinds = kinds.flat_map(|kind| listed(&kind["properties"])).filter(|(name, _)| chosen(name));
     listed(&rule["properties"]).chain(kinds).collect()
@@ -165,6 +166,7 @@ fn resolve_reference<'a>(schema: &'a Json, rule: &'a Json) -> &'a Json {
     rule["anyOf"].get(0).map_or(rule, |some| resolve_reference(schema, some))
 }
 
+/// Whether a key's value is a [`Sourced`](super::Sourced): its parts `value` and `source` are no keys.
 fn is_sourced(rule: &Json) -> bool {
     rule["properties"]["source"].is_object()
 }

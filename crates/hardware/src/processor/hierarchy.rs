@@ -16,8 +16,8 @@ pub enum Found {
 }
 
 /// Age of a line at its eviction from each level, in references since its last use; `u64::MAX` until
-/// the level is full. By Che's approximation (Che, Tung and Wang, 2002), a line is in an LRU cache if and
-/// only if its age is lower.
+/// the level is full. The first level is that of data. By Che's approximation (Che, Tung and Wang, 2002), a
+/// line is in an LRU cache if and only if its age is lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ages(pub [u64; 3]);
 
@@ -102,6 +102,7 @@ struct Streams {
     /// Small page, its last missed line, and whether that was adjacent to the previous one; most
     /// recent first.
     pages: [(u64, u64, bool); STREAMS],
+    /// log2 of the lines of a small page.
     page_shift: u32,
 }
 
@@ -238,6 +239,7 @@ impl Hierarchy {
         Ages([
             self.data.eviction_age,
             self.second.eviction_age,
+            // Without a third level (0), no age is in the range of [`Found::Third`].
             third.max(self.second.eviction_age),
         ])
     }

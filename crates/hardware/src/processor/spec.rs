@@ -97,6 +97,7 @@ impl Reading<'_> {
         })
     }
 
+    /// Sets and ways of a cache, and the picoseconds of a hit.
     fn cache(&mut self, name: &str, key: &'static str) -> (Level, u64) {
         let cache = self.machine.cache.get(name);
         cache.map(|cache| (cache.level(), cache.hit_time.value.ps())).unwrap_or_else(|| {
@@ -184,6 +185,7 @@ impl Machine {
             .iter()
             .filter_map(|(name, fault)| {
                 let size = crate::units::Size::parse(name).ok()?;
+                // Of reused memory; `first` is of memory never used before.
                 let time: &Time = &fault.again.value;
                 Some((shift(size.bytes()), time.ns()))
             })

@@ -21,6 +21,7 @@ pub type Line = u64;
 
 /// The line of the entry for the 2^`shift` bytes at `addr`, of the guest's or the host's table.
 fn line(addr: u64, shift: u32, host: bool) -> Line {
+    // The level is 1 for 4 KiB, 2 for 2 MiB, 3 for 1 GiB.
     let table = u64::from(shift / 9) << 1 | u64::from(host);
     1 << 63 | table << 58 | (addr >> shift >> LINE) & ((1 << 58) - 1)
 }
@@ -32,6 +33,7 @@ pub fn small_lines(addr: u64) -> [Line; 2] {
 
 /// The line of the entry for `page` in a device's own mapping table: one level, 8 bytes per page.
 pub fn mapping_line(page: u32) -> Line {
+    // Level 0, which no page table has.
     1 << 63 | 1 << 58 | u64::from(page) >> LINE
 }
 
@@ -173,7 +175,7 @@ impl Directories {
     }
 }
 
-/// The caches of the upper levels of one page table.
+/// The caches of the upper levels of one page table. Entries that cover more than 1 GiB always hit.
 #[derive(Clone, Debug)]
 struct WalkCaches {
     directories: Directories,
@@ -246,7 +248,7 @@ pub struct Translation {
 impl Translation {
     /// Create empty TLBs. With `host_shift`, walks are two-dimensional: the host backs the
     /// machine's memory by pages of 2^`host_shift` bytes, and each walk continues in the host's
-    /// page table.
+    /// page table, at the same address. The host's translations of the guest's page table always hit.
     pub fn new(tlbs: &Tlbs, host_shift: Option<u32>) -> Self {
         let second =
             |Level { sets, ways }: Level| SetLru::new((sets * ways as u64) as u32, ways as u32);
@@ -258,7 +260,8 @@ impl Translation {
         }
     }
 
-    /// The entry for a page of 2^`shift` bytes. Smaller pages of the host limit its range.
+    /// The entry for a page of 2^`shift` bytes. Smaller pages of the host limit its range,
+    /// but its small pages are assumed to be contiguous: up to [`Tlbs::coalesced`] they share an entry.
     pub fn entry(tlbs: &Tlbs, host_shift: Option<u32>, shift: u32) -> Entry {
         let large = shift >= LARGE;
         let range = if large { LARGE } else { shift.min(tlbs.coalesced).max(SMALL) };

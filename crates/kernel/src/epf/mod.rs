@@ -79,6 +79,7 @@ impl Value for Written {
         POLICIES.iter().map(entry).collect()
     }
     fn open() -> bool {
+        // A choice with another argument, such as `smart:20us`, is valid too.
         true
     }
     fn read(given: &Given) -> Result<Self, String> {

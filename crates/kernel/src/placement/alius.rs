@@ -1,5 +1,5 @@
 //! aliusM (paper 004): DRAM and persistent memory are both system memory, for kernel and programs
-//! alike. DRAM first, near before far; then persistent memory, interleaved over the modules of a
+//! alike. DRAM first, near before far; then persistent memory, interleaved over the nodes of a
 //! socket, the own socket before the other.
 //!
 //! Assumption: the page structures of persistent memory are in the nearest DRAM, as Linux places
@@ -23,6 +23,7 @@ impl Mode for Alius {
     }
 
     fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
+        // Not in ZONE_MOVABLE: also for the kernel.
         Ok(flat(topology, false, |_| true))
     }
 

@@ -43,7 +43,8 @@ impl Mode for MemoryMode {
                 let what = format!("{count} nodes of persistent memory behind node {dram}, not 1");
                 return Err(refuse(what));
             };
-            // Assumption: firmware reserves as much as of the DRAM; page structures are on the node itself.
+            // Assumption: firmware reserves the sum of what it reserves of the two nodes in other modes.
+            // Page structures are on the node itself.
             let firmware = topology.nodes[dram].reserved / PAGE;
             let reserved = firmware + page_structs(topology.nodes[pmem].bytes);
             memories.push(Memory {

@@ -102,7 +102,7 @@ pub trait Mode: Sync {
     fn summary(&self) -> &'static str;
 
     /// The memories that the kernel sees, in order of node numbers. By default all nodes, of which
-    /// those other than DRAM are hot-added.
+    /// those other than DRAM are hot-added, in ZONE_MOVABLE.
     ///
     /// # Errors
     /// If the machine does not support the mode.
@@ -285,8 +285,9 @@ fn page_structs(bytes: u64) -> u64 {
     (bytes / PAGE * PAGE_STRUCT).div_ceil(PAGE)
 }
 
-/// All nodes whose kind passes. Those other than DRAM are hot-added: they are in ZONE_MOVABLE if
-/// `movable`, and their page structures in the nearest DRAM, as in Linux without `memmap_on_memory`.
+/// All nodes whose kind passes. With `movable`, those other than DRAM are hot-added, in ZONE_MOVABLE.
+/// Their page structures are always in the nearest DRAM, as Linux places those of hot-added memory
+/// without `memmap_on_memory`.
 fn flat(topology: &Topology, movable: bool, passes: impl Fn(NodeKind) -> bool) -> Vec<Memory> {
     let nodes = &topology.nodes;
     let mut memories: Vec<Memory> = (0..nodes.len())

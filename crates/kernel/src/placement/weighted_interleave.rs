@@ -37,6 +37,7 @@ impl Mode for WeightedInterleave {
         let members = chosen(memories, policy);
         let nodes: Vec<usize> = members.iter().map(|index| memories[*index].node).collect();
         let weights = match policy.weights.is_empty() {
+            // By read bandwidth: the share of writes is 0.
             true => bandwidth_weights(topology, from, &nodes, 0.0),
             // `members` are in order of node numbers, weights in order of the policy's nodes.
             false => {

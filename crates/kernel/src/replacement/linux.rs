@@ -295,6 +295,7 @@ impl Replacement for Lists {
             self.note_cost(kind, u64::from(flags & WORKINGSET != 0), 0);
         }
         self.pending.push(page);
+        // 31 pages (`PAGEVEC_SIZE`) for the full batch of 32.
         if self.pending.len() as u64 + 1 >= self.batch {
             self.drain();
         }

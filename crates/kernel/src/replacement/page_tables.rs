@@ -81,6 +81,7 @@ impl PageTables {
             let index = self.tables[self.table(page) as usize].parts[part];
             let Some(index) = index.checked_sub(1) else { continue };
             let Part { loaded, pages } = &self.parts[index as usize];
+            // Only places from `from` to `from` + 63.
             let mut places = loaded & u64::MAX << from.saturating_sub(begin);
             places &= u64::MAX >> begin.saturating_sub(from);
             while places != 0 {
@@ -134,6 +135,7 @@ impl Shared for PageTables {
         }
         let (table, part, place) = self.place(page);
         table.loaded -= 1;
+        // Otherwise another page was loaded at the same address since.
         if part.pages[place] == page {
             part.loaded &= !(1 << place);
         }

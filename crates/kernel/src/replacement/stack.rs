@@ -372,6 +372,7 @@ impl StackDistance {
             self.page_in[live] = page;
             match self.pages.get_mut(page as usize) {
                 Some(page) => page.slot = live as u32,
+                // `HOLE`, which is no page's id.
                 None => drop(self.holes.insert(live as u32)),
             }
             live += 1;

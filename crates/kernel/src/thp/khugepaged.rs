@@ -2,8 +2,9 @@
 //!
 //! Follows `mm/khugepaged.c` of Linux 6.18. The thread alternately sleeps and scans ranges of 2 MiB,
 //! through the areas of all processes in turn (`khugepaged_scan_mm_slot`). A scanned range counts as
-//! 512 pages, an area that may have no huge pages as one. [`Rules::merges`] says which ranges become
-//! huge (`collapse_scan_pmd`). The thread compacts memory, so its allocations do not fail here.
+//! 512 pages; an area that may have no huge pages, or an end of an area too short for a range, counts as
+//! one. [`Rules::merges`] says which ranges become huge (`collapse_scan_pmd`). The thread compacts
+//! memory, so its allocations do not fail here.
 //!
 //! Not modelled: the order in which processes began (they are scanned by number); mappings of files;
 //! merging into pages smaller than 2 MiB (Linux 7); accessed bits, which only reclaim clears: mapped

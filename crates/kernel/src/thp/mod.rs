@@ -148,6 +148,7 @@ impl Value for Policy {
         "str".into()
     }
     fn open() -> bool {
+        // Sizes such as `64K=always` are valid too.
         true
     }
     fn choices() -> Vec<Entry> {

@@ -28,6 +28,7 @@ const BATCH: u64 = 32;
 const SHRINK_BATCH: u64 = 128;
 
 /// Whether a huge page with this number of zero-filled small pages is split (`thp_underused`).
+/// `max_none` is `max_ptes_none`; its default of 511 splits none.
 pub fn underused(zeros: u64, max_none: u64) -> bool {
     max_none < (1 << HUGE) - 1 && zeros > max_none
 }
@@ -101,7 +102,8 @@ pub trait Memory {
     fn take_reference(&mut self, folio: u32) -> bool;
     /// Swap out a folio, if possible.
     fn evict(&mut self, folio: u32);
-    /// Take the oldest folio from [`Lists::to_split`], and split it if it has empty parts.
+    /// Take the oldest folio from [`Lists::to_split`], and split it if it is partly unmapped or
+    /// [`underused`].
     fn split_next(&mut self);
 }
 
@@ -222,7 +224,7 @@ mod tests {
             reclaim(&mut sizes);
             sizes.split
         };
-        // Priorities 12 to 2 scan 2997 pages.
+        // Priorities 12 to 2 scan 2993 pages.
         assert_eq!((split(2900), split(3100), split(6000)), (0, 8, 8));
         // Of many folios, each priority splits a part.
         let mut sizes = Sizes::new(vec![(1, true); 100_000], 32);

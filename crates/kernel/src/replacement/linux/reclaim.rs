@@ -17,9 +17,9 @@ impl Lists {
         inactive * ratio < active
     }
 
-    /// `lru_note_cost`.
-    pub(super) fn note_cost(&mut self, kind: usize, written: u64, rotated: u64) {
-        let cost = written * BATCH + rotated;
+    /// `lru_note_cost`: `io` pages are written or read again, `rotated` pages stay.
+    pub(super) fn note_cost(&mut self, kind: usize, io: u64, rotated: u64) {
+        let cost = io * BATCH + rotated;
         if cost > 0 {
             self.cost[kind] += cost;
             let pages: u64 = self.seen_lengths().iter().sum();
@@ -46,6 +46,7 @@ impl Lists {
             }
             self.push_head(page);
         }
+        // The clock also ticks for each page that stays active (`move_folios_to_lru`).
         self.age += rotated;
         self.note_cost(kind, 0, rotated);
     }
@@ -194,6 +195,7 @@ impl Lists {
         let targets = self.scan_counts(priority, deactivate);
         let mut left = targets;
         let before = self.evicted.len() as u64;
+        // As in the kernel, the active anonymous list alone does not prolong the scan.
         while left[INACTIVE_ANON] + left[INACTIVE_FILE] + left[ACTIVE_FILE] > 0 {
             for (list, left) in left.iter_mut().enumerate() {
                 let (kind, count) = (list / 2, self.batch.min(*left));

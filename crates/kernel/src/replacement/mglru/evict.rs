@@ -8,6 +8,7 @@ use super::{
 impl Generations {
     /// `try_to_inc_min_seq`. Returns whether a generation was dropped.
     fn drop_empty(&mut self, swappiness: u64) -> bool {
+        // With swappiness 0, only files.
         let first = usize::from(swappiness == 0);
         let mut seqs = self.min_seq;
         for (kind, seq) in seqs.iter_mut().enumerate().skip(first) {
@@ -17,6 +18,7 @@ impl Generations {
             }
         }
         if swappiness > 0 {
+            // Drop only generations that are empty for both types.
             seqs[ANON] = seqs[ANON].min(seqs[FILES]);
             seqs[FILES] = seqs[ANON].max(self.min_seq[FILES]);
         }
@@ -32,6 +34,7 @@ impl Generations {
 
     /// `should_run_aging`, and how many pages can be scanned.
     fn should_age(&self, swappiness: u64) -> (bool, u64) {
+        // With swappiness 0, only files.
         let first = usize::from(swappiness == 0);
         let oldest = self.min_seq[first];
         if oldest + MIN_GENERATIONS > self.max_seq {
@@ -50,7 +53,8 @@ impl Generations {
         (oldest + MIN_GENERATIONS == self.max_seq && uneven, total)
     }
 
-    /// `scan_folios`: isolate up to a batch of the oldest pages. Returns how many were scanned.
+    /// `scan_folios`: isolate up to a batch of the oldest pages. Returns how many were scanned;
+    /// 0 if the list ended before the limit without a page to isolate.
     fn isolate(&mut self, kind: usize, bits: &impl AccessBits) -> u64 {
         if self.generations(kind) == MIN_GENERATIONS {
             return 0;
@@ -74,7 +78,7 @@ impl Generations {
         if self.isolated.is_empty() && scanned < limit { 0 } else { scanned }
     }
 
-    /// `get_type_to_scan`; only first tiers are in use.
+    /// `get_type_to_scan`, with the summands of `positive_ctrl_err`; only first tiers are in use.
     fn type_to_scan(&self, swappiness: u64) -> usize {
         let [anon, files] = &self.feedback;
         let refaulted =
@@ -99,6 +103,7 @@ impl Generations {
         }
         scanned += u64::from(self.drop_empty(swappiness));
         if self.generations(usize::from(swappiness == 0)) == MIN_GENERATIONS {
+            // No generation is old: aging must come first.
             scanned = 0;
         }
         let mut isolated = std::mem::take(&mut self.isolated);
