@@ -62,7 +62,9 @@ fn setup(fast: &str, far: &str, policy: &str) -> Result<Setup> {
 fn run(library: &str, fast: &str, far: &str, policy: &str, command: &[String]) -> Result<ExitCode> {
     let setup = setup(fast, far, policy)?;
     let mut last = [0; 4];
-    let summary = supervise::run(&setup, Path::new(library), command, None, |summary| {
+    let provider = None;
+    let summary = supervise::run(&setup, Path::new(library), command, provider, |summary| {
+        // At the program's end, its memory is gone.
         if summary.now[0] > 0 {
             last = summary.now;
         }
@@ -79,10 +81,11 @@ fn fill(node: usize, mib: usize, command: &[String]) -> Result<ExitCode> {
     let fails = |what| move |error: io::Error| Error::io(Path::new("two_nodes"), what, &error);
     let free_mib = || -> Result<usize> {
         let text = fs::read_to_string(&meminfo).map_err(fails("reading meminfo"))?;
+        // Such as `Node 0 MemFree:  123456 kB`.
         let line = text.lines().find(|line| line.contains("MemFree:")).unwrap_or_default();
         Ok(line.split_ascii_whitespace().nth(3).map_or(0, number) >> 10)
     };
-    let (preferred, mask) = (1, 1u64 << node);
+    let (default, preferred, mask) = (0, 1, 1u64 << node);
     let prefer = |policy: i32, mask: *const u64| {
         // SAFETY: the kernel reads one bit less than the given number: those of `mask`.
         unsafe { libc::syscall(libc::SYS_set_mempolicy, policy, mask, 65) }
@@ -92,14 +95,14 @@ fn fill(node: usize, mib: usize, command: &[String]) -> Result<ExitCode> {
     }
     // The ballast is written, so it is resident: the guest has no swap.
     let (mut ballast, mut free, mut without_effect) = (Vec::new(), free_mib()?, 0);
-    // Four tries, as ended processes may still be freeing memory.
+    // Four tries, because ended processes may still be freeing memory.
     while free > mib && without_effect < 4 {
         ballast.push(vec![1u8; 4 << 20]);
         let now = free_mib()?;
         without_effect = if now < free { 0 } else { without_effect + 1 };
         free = now;
     }
-    prefer(0, std::ptr::null());
+    prefer(default, std::ptr::null());
     println!("@@left {free}");
     let status = Command::new(&command[0]).args(&command[1..]).status();
     let status = status.map_err(fails("running a command"))?;

@@ -10,7 +10,7 @@ pub(crate) struct Moves {
 }
 
 impl Moves {
-    /// Record a message of the child.
+    /// Record a message of the child's userfaultfd.
     pub(crate) fn note(&mut self, event: Event) {
         match event {
             Event::Removed(range) | Event::Unmapped(range) => self.moves.push((range, None)),

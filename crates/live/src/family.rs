@@ -49,7 +49,7 @@ pub fn kill(shared: &Shared, root: u32) {
         managers.iter().for_each(|pid| signal(*pid, libc::SIGSTOP));
         wait_until_none(&managers, is_running);
         let program = find();
-        // Stop all before killing any, as unmanaged processes may fork.
+        // Stop all before killing any, because unmanaged processes may fork.
         program.iter().for_each(|pid| signal(*pid, libc::SIGSTOP));
         program.iter().for_each(|pid| signal(*pid, libc::SIGKILL));
         wait_until_none(&program, is_alive);
@@ -92,7 +92,8 @@ fn signal(pid: u32, number: i32) {
     unsafe { libc::kill(pid as i32, number) };
 }
 
-/// The fields of `stat` after the name, of the process or thread with this folder in `/proc`.
+/// The fields of `stat` after the name (state, parent's PID, ...), of the process or thread with this folder
+/// in `/proc`.
 pub(crate) fn stat(folder: &str) -> Option<String> {
     let text = fs::read_to_string(format!("{folder}/stat")).ok()?;
     Some(text.rsplit_once(") ")?.1.to_owned())

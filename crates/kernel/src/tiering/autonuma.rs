@@ -2,9 +2,10 @@
 //!
 //! Follows `kernel/sched/fair.c`, `should_numa_migrate_memory`: while the fast node has memory to
 //! spare, every hint fault promotes its page; otherwise only a page that faults soon after it was armed
-//! (within the hot threshold, which adapts), up to the rate limit. If less than `high` is free, the
-//! page stays and kswapd is woken (`mm/migrate.c`, `numamigrate_isolate_page`); kswapd demotes until
-//! WMARK_PROMO is free (`mm/vmscan.c`, `pgdat_balanced`). Scans are [those of Linux 6.12](super::scan).
+//! (within the hot threshold, which adapts), up to the rate limit. If less than the `high`
+//! watermark is free, the page stays and kswapd is woken (`mm/migrate.c`, `numamigrate_isolate_page`);
+//! kswapd demotes until WMARK_PROMO is free (`mm/vmscan.c`, `pgdat_balanced`). Scans are
+//! [those of Linux 6.12](super::scan).
 //! If accesses are spread evenly, all pages fault equally soon, hot or cold.
 
 use super::knobs::{Frames, Knobs, Settings};
@@ -152,7 +153,7 @@ impl Autonuma {
 
     /// Move a page that faulted, if the node has room. Returns whether it was moved.
     pub(super) fn migrate(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> bool {
-        // A hint fault alone makes no page active.
+        // A hint fault does not activate its page.
         let active = self.reclaim.is_active(page);
         let moved = self.reclaim.has_room(mem, to, page) && mem.move_page(page, to).is_ok();
         if moved {

@@ -63,6 +63,7 @@ impl Colloid {
         let weight = 1.0 / 2f64.powi(self.knobs.smoothing.min(63) as i32);
         for (node, smoothed) in NodeId::all(mem.nodes()).zip(&mut self.latencies) {
             let latency = mem.loaded_latency(node).map_or(0.0, |time| time.ps() as f64);
+            // The first reading replaces the initial 0.
             *smoothed += (latency - *smoothed) * if *smoothed > 0.0 { weight } else { 1.0 };
         }
     }
@@ -118,16 +119,16 @@ mod tests {
 
     #[test]
     fn a_hot_page_leaves_a_congested_fast_node_and_returns_after_the_congestion() {
-        let mut memory = ReferenceMemory::new(COSTS, &[8, 24], 24, false);
+        let mut memory = ReferenceMemory::new(COSTS, &[8, 24], 24, /* huge: */ false);
         let mut policy = memory.start("colloid", &settings("colloid").unwrap()).unwrap();
         for page in 0..2 {
-            memory.access(&mut *policy, Page::new(page), false).unwrap();
+            memory.access(&mut *policy, Page::new(page), /* write: */ false).unwrap();
         }
         let page = Page::new(0);
         let mut at = |fast: u64, slow: u64| {
             memory.latencies = vec![Time::from_ps(fast), Time::from_ps(slow)];
             for _ in 0..4000 {
-                memory.access(&mut *policy, page, false).unwrap();
+                memory.access(&mut *policy, page, /* write: */ false).unwrap();
             }
             memory.node_of(page)
         };

@@ -130,6 +130,7 @@ impl Damon {
         let scheme = |promotes| Scheme { promotes, quota: knobs.quota.0.max(1) };
         Self {
             thread: mem.spawn("kdamond", Context::Kernel),
+            // A fixed seed: runs are reproducible.
             rng: Rng::stream(0, 0),
             regions: (0..parts).map(region).filter(|region| region.pages() > 0).collect(),
             samples: 0,
@@ -212,7 +213,7 @@ impl Damon {
     fn hotness(&self, region: &Region) -> u64 {
         let frequency = region.accesses * 100 / self.knobs.aggregation.max(1);
         let interval = self.knobs.sample_interval.ps() * self.knobs.aggregation;
-        // In intervals of the schemes: the kernel's seconds, by default.
+        // The kernel counts an age in seconds, the default of `apply_interval`.
         let intervals = region.age * interval / self.knobs.apply_interval.ps().max(1);
         let log = u64::from(intervals.checked_ilog2().map_or(0, |log| log + 1)).min(MAX_AGE_LOG);
         let age = if frequency == 0 { MAX_AGE_LOG - log } else { MAX_AGE_LOG + log };
@@ -285,7 +286,7 @@ impl Damon {
 
 /// The next quota, which brings the present `score` nearer to [`GOAL`].
 fn tuned(quota: u64, score: u64) -> u64 {
-    // The kernel's quotas are in bytes, at least 10,000.
+    // The kernel's quotas are in bytes, from 10,000 to ULONG_MAX; the maximum here is 2^40 frames.
     let change = quota.saturating_mul(score.abs_diff(GOAL)) / GOAL;
     let min = GOAL.div_ceil(super::FRAME);
     match score {
@@ -336,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_bounded_number_of_regions_partitions_all_pages() {
-        let mut memory = ReferenceMemory::new(COSTS, &[8, 40], 40, false);
+        let mut memory = ReferenceMemory::new(COSTS, &[8, 40], 40, /* huge: */ false);
         let settings = settings("damon").unwrap();
         let mut damon = Damon::new(DamonKnobs::read(&settings).unwrap(), &mut memory);
         for round in 0..200u32 {

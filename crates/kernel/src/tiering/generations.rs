@@ -117,7 +117,7 @@ impl Generations {
 
     fn move_to_youngest(&mut self, page: Page, span: u32, node: NodeId) {
         self.remove(page, span);
-        self.add(page, span, node, true);
+        self.add(page, span, node, /* youngest: */ true);
     }
 
     /// `should_run_aging`.
@@ -131,8 +131,8 @@ impl Generations {
         young * MIN_GENERATIONS > total || old * (MIN_GENERATIONS + 2) < total
     }
 
-    /// Walk some page tables; after the last one, start a generation. Returns the node's frames at the
-    /// end of a walk, 0 before.
+    /// Walk some page tables; after the last one, start a generation. Returns the frames that count as
+    /// scanned: those of the node at the end of a walk, none before.
     fn age(&mut self, mem: &mut dyn Memory, on: NodeId) -> u64 {
         let node = &mut self.nodes[on.index()];
         let mut next = node.walk.take().or_else(|| mem.next_mapped(Page::new(0)));
@@ -213,7 +213,7 @@ impl Generations {
                 self.rejuvenate_accessed(mem, on, (Page::new(first), first + BATCH), walks);
             } else if may_demote(mem, page) && demote(mem, page) {
                 self.remove(page, span);
-                self.add(page, span, mem.node_of(page), false);
+                self.add(page, span, mem.node_of(page), /* youngest: */ false);
                 freed = true;
             } else {
                 self.move_to_youngest(page, span, on);
@@ -231,19 +231,19 @@ mod tests {
 
     /// Pages 0 to 15 in the fast node, all in the oldest generation; some were accessed since.
     fn aged(accessed: &[u32]) -> (ReferenceMemory, Generations) {
-        let mut memory = ReferenceMemory::new(COSTS, &[16, 32], 16, false);
+        let mut memory = ReferenceMemory::new(COSTS, &[16, 32], 16, /* huge: */ false);
         let mut generations = Generations::new(16, 2);
         let mut policy = Never;
         for page in (0..16).map(Page::new) {
-            memory.access(&mut policy, page, false).unwrap();
-            generations.add(page, 1, NodeId::FAST, true);
+            memory.access(&mut policy, page, /* write: */ false).unwrap();
+            generations.add(page, 1, NodeId::FAST, /* youngest: */ true);
             memory.clear_accessed(page);
         }
         while generations.nodes[0].frames[slot(generations.nodes[0].oldest)] == 0 {
             generations.shrink(&mut memory, NodeId::FAST, |_, _| false);
         }
         for page in accessed {
-            memory.access(&mut policy, Page::new(*page), false).unwrap();
+            memory.access(&mut policy, Page::new(*page), /* write: */ false).unwrap();
         }
         (memory, generations)
     }
@@ -273,7 +273,9 @@ mod tests {
         let mut policy = Never;
         for round in 0..300u32 {
             for page in 0..round % 5 {
-                memory.access(&mut policy, Page::new(page * round % 16), false).unwrap();
+                memory
+                    .access(&mut policy, Page::new(page * round % 16), /* write: */ false)
+                    .unwrap();
             }
             generations.shrink(&mut memory, NodeId::FAST, |memory, page| {
                 page.number() % 3 == 0 && memory.move_page(page, NodeId::new(1)).is_ok()

@@ -4,7 +4,7 @@
 //! 2505.09164): a page demoted after its promotion was promoted in vain. If such demotions stay a
 //! large share of all promotions, promotions and hint faults stop. A thread then checks accessed bits
 //! every few seconds, and migration restarts when the set of accessed pages has changed.
-//! The paper gives no source code; periods and shares are assumptions.
+//! The paper gives no source code; periods and shares, except `guard_restart`, are assumptions.
 
 use super::knobs::{Knobs, Settings};
 use super::{
@@ -65,10 +65,10 @@ impl State {
     /// Check bounces or, while stopped, accessed bits. Returns the time of the next check.
     fn check(&mut self, mem: &mut dyn Memory) -> Time {
         if self.stopped {
-            let now = self.take_accessed(mem);
-            if let Some(before) = self.accessed.replace(now) {
-                let now = self.accessed.iter().flatten();
-                let changed = before.iter().zip(now).filter(|(one, other)| one != other).count();
+            let sampled = self.take_accessed(mem);
+            if let Some(before) = self.accessed.replace(sampled) {
+                let after = self.accessed.iter().flatten();
+                let changed = before.iter().zip(after).filter(|(one, other)| one != other).count();
                 self.stopped = changed * RESTART_DIVISOR <= before.len();
             }
         } else {
@@ -280,7 +280,7 @@ mod tests {
     fn promotions(guard: bool, steps: &[Step]) -> Vec<Time> {
         let mut settings = settings("tpp").unwrap();
         settings.values.insert("guard".into(), guard.to_string());
-        let memory = run("tpp", &settings, &[10, 26], steps, false);
+        let memory = run("tpp", &settings, &[10, 26], steps, /* huge: */ false);
         let promoted = |(time, action): (Time, Action)| is_promotion(&action).then_some(time);
         memory.actions.into_iter().filter_map(promoted).collect()
     }

@@ -120,7 +120,7 @@ struct Hybrid {
     hot: VecDeque<Page>,
     /// Where the walk over the fast node continues.
     cursor: u32,
-    /// Pages left in the current walk.
+    /// Page numbers left in the current walk.
     walk: Option<u32>,
     /// Frequent pages without momentum, with their frequency.
     waiting: VecDeque<(Page, u8)>,

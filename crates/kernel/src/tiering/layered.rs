@@ -212,7 +212,7 @@ mod tests {
         hooks: Hooks,
         start: impl FnOnce(&mut dyn Memory) -> Result<Started>,
     ) -> Vec<(Time, Action)> {
-        let mut memory = ReferenceMemory::new(COSTS, &[10, 26], 24, false);
+        let mut memory = ReferenceMemory::new(COSTS, &[10, 26], 24, /* huge: */ false);
         let declared = Declared { base: base.map(str::to_owned), hooks, ..Declared::default() };
         let mut policy =
             memory.start_made(|mem| layered(&declared, settings, mem, Always, start)).unwrap();
@@ -228,7 +228,7 @@ mod tests {
         };
         for (name, _) in POLICIES.iter().filter(|(name, _)| !find(name).unwrap().foresees) {
             let settings = settings(name).unwrap();
-            let alone = run(name, &settings, &[10, 26], &thrashing(3), false).actions;
+            let alone = run(name, &settings, &[10, 26], &thrashing(3), /* huge: */ false).actions;
             assert_eq!(over(Some(name), &settings, Hooks::default(), nothing), alone, "{name}");
             let whole = |mem: &mut dyn Memory| {
                 let (hooks, wakes) = make(name, &settings, mem)?;

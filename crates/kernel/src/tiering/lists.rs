@@ -34,6 +34,10 @@ pub struct Lists {
 }
 
 impl Lists {
+    /// Values of the arguments `active`.
+    pub const ACTIVE: bool = true;
+    pub const INACTIVE: bool = false;
+
     /// Empty lists for page numbers below `pages` on `nodes` nodes (at most 7); activations are
     /// applied `batch_size` at a time.
     pub fn new(pages: u32, nodes: u8, batch_size: usize) -> Self {

@@ -219,7 +219,7 @@ pub trait Memory {
     /// The node of the page's shadow, if it has one.
     fn shadow_of(&self, page: Page) -> Option<NodeId>;
 
-    // --- bits of a page; each costs an access to a page-table entry
+    // --- bits of a page; each costs an access to a page-table entry, unless it says that it is free
 
     /// Clear the accessed bit and return its value. As on x86, references through a cached
     /// translation may not set it again.

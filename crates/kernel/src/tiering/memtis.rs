@@ -86,7 +86,8 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     },
 };
 
-/// The lowest bin that fits `room` frames together with all higher bins, and the frames in these bins.
+/// The lowest bin that fits `room` frames together with all higher bins, and the frames in these bins; if
+/// none fits, the highest bin and 0.
 fn fitting(bins: &Histogram, room: u64) -> (usize, u64) {
     let mut sum = 0;
     for (index, frames) in bins.iter().enumerate().rev() {
@@ -194,6 +195,7 @@ impl Memtis {
         each(mem, |page, span| {
             let at = page.index();
             if self.counts.flags[at] & NEW != 0 {
+                // Not halved: out of the histogram until it is sampled or halved.
                 self.counts.uncount(at, span);
                 self.counts.flags[at] = 0;
                 self.splitter.forget(page, span);
@@ -209,8 +211,8 @@ impl Memtis {
 
     /// Adapt the thresholds (`__adjust_active_threshold`).
     fn adapt(&mut self, mem: &dyn Memory) {
-        let room = mem.capacity(NodeId::FAST) - self.room(mem);
-        let (lowest, hot_frames) = fitting(&self.counts.bins, room);
+        let for_hot = mem.capacity(NodeId::FAST) - self.promotion_mark(mem);
+        let (lowest, hot_frames) = fitting(&self.counts.bins, for_hot);
         let least = (self.knobs.least_threshold as usize).min(BINS - 1);
         let (lowest, before) = (lowest.max(least), self.threshold);
         // After counts were halved, not all pages are in the histogram yet: lower the threshold slowly.
@@ -219,11 +221,12 @@ impl Memtis {
                 self.threshold -= 1;
             }
         } else if lowest > self.threshold || self.splitter.has_split() {
+            // Between halvings the threshold only rises, except after splits.
             self.threshold = lowest;
         }
-        let base = fitting(self.splitter.bins(), room).0.max(least);
+        let base = fitting(self.splitter.bins(), for_hot).0.max(least);
         self.splitter.adapt(base, self.cooled);
-        let need_warm = hot_frames < room * 3 / 4;
+        let need_warm = hot_frames < for_hot * 3 / 4;
         self.set_warm(self.threshold.saturating_sub(usize::from(need_warm)));
         if self.cooled || self.threshold != before {
             each(mem, |page, _| self.classify(mem, page));
@@ -272,36 +275,38 @@ impl Memtis {
 
     /// Frames on the active lists of slow nodes.
     fn waiting(&self, mem: &dyn Memory) -> u64 {
-        (1..mem.nodes()).map(|node| self.lists.frames(node, true)).sum()
+        (1..mem.nodes()).map(|node| self.lists.frames(node, Lists::ACTIVE)).sum()
     }
 
     /// Frames that the demoter must move now (`need_toptier_demotion`).
     fn demand(&self, mem: &dyn Memory) -> u64 {
-        let (all, room) = (mem.capacity(NodeId::FAST), self.room(mem));
+        let (all, keep_free) = (mem.capacity(NodeId::FAST), self.promotion_mark(mem));
         let used = all - mem.free(NodeId::FAST);
-        if self.pressed && used + room > all {
-            return used + room - all + self.knobs.pressure_extra.0;
+        if self.pressed && used + keep_free > all {
+            return used + keep_free - all + self.knobs.pressure_extra.0;
         }
         let waiting = self.waiting(mem);
-        let must_stay_free = if waiting > 0 { waiting + room } else { self.short(mem) };
-        if used + must_stay_free <= all { 0 } else { used + waiting + room - all }
+        let must_stay_free =
+            if waiting > 0 { waiting + keep_free } else { self.demotion_mark(mem) };
+        if used + must_stay_free <= all { 0 } else { used + waiting + keep_free - all }
     }
 
     /// A batch of the demoter. Returns whether there is more to do at once.
     fn demote(&mut self, mem: &mut dyn Memory) -> bool {
         let Some(below) = NodeId::FAST.slower(mem.nodes()) else { return false };
-        let none_cold = self.none_cold == Some(self.colder_events);
-        debug_assert!(!none_cold || !self.has_cold(mem));
+        let all_warm = self.none_cold == Some(self.colder_events);
+        debug_assert!(!all_warm || !self.has_cold(mem));
         let mut run = self.demotion.take().unwrap_or_else(|| Run {
             left: self.demand(mem),
             // At most once around the list.
-            to_scan: if none_cold { 0 } else { self.lists.frames(0, false) },
+            to_scan: if all_warm { 0 } else { self.lists.frames(0, Lists::INACTIVE) },
             moved: 0,
             // Valid for one tenant only: shares change which pages may be demoted.
             none_cold: Some(self.colder_events).filter(|_| mem.tenants() == 1),
         });
         for _ in 0..self.knobs.batch.max(1) {
-            let oldest = self.lists.oldest(0, false).filter(|_| run.left > 0 && run.to_scan > 0);
+            let oldest =
+                self.lists.oldest(0, Lists::INACTIVE).filter(|_| run.left > 0 && run.to_scan > 0);
             let Some(page) = oldest else {
                 self.finish_demotion(mem, run);
                 return false;
@@ -309,7 +314,7 @@ impl Memtis {
             let span = mem.span(page);
             run.to_scan = run.to_scan.saturating_sub(span.into());
             if !may_demote(mem, page) || bin(self.counts.of[page.index()]) >= self.warm {
-                self.lists.relist(page, span, false);
+                self.lists.relist(page, span, Lists::INACTIVE);
                 continue;
             }
             run.none_cold = None;
@@ -340,35 +345,37 @@ impl Memtis {
         if run.moved < self.waiting(mem).min(run.left + run.moved) {
             self.set_warm(self.threshold);
         }
-        if mem.free(NodeId::FAST) > self.short(mem) {
+        if mem.free(NodeId::FAST) > self.demotion_mark(mem) {
             self.pressed = false;
         }
     }
 
     /// A batch of the promoter. Returns whether there is more to do at once.
     fn promote(&mut self, mem: &mut dyn Memory) -> bool {
-        let room = self.room(mem);
+        let keep_free = self.promotion_mark(mem);
         let mut runs = self.promotion.take().unwrap_or_else(|| {
-            let free = mem.free(NodeId::FAST).saturating_sub(room);
+            let free = mem.free(NodeId::FAST).saturating_sub(keep_free);
             let run = |node| {
-                let waiting = self.lists.frames(node, true);
+                let waiting = self.lists.frames(node, Lists::ACTIVE);
                 Run { left: free.min(waiting), to_scan: waiting, ..Run::default() }
             };
             (1..mem.nodes()).map(run).collect()
         });
         for (node, run) in (1..mem.nodes()).zip(&mut runs) {
             for _ in 0..self.knobs.batch.max(1) {
-                let Some(page) =
-                    self.lists.oldest(node, true).filter(|_| run.left > 0 && run.to_scan > 0)
+                let Some(page) = self
+                    .lists
+                    .oldest(node, Lists::ACTIVE)
+                    .filter(|_| run.left > 0 && run.to_scan > 0)
                 else {
                     run.left = 0;
                     break;
                 };
                 let span = mem.span(page);
                 run.to_scan = run.to_scan.saturating_sub(span.into());
-                let least = if is_above(mem, page) { 2 * room } else { room };
+                let least = if is_above(mem, page) { 2 * keep_free } else { keep_free };
                 if mem.free(NodeId::FAST) < least + u64::from(span) {
-                    self.lists.relist(page, span, true);
+                    self.lists.relist(page, span, Lists::ACTIVE);
                 } else if self.migrate(mem, page, NodeId::FAST) {
                     run.left = run.left.saturating_sub(span.into());
                 }
@@ -380,16 +387,16 @@ impl Memtis {
     }
 
     /// Free frames of the fast node below which it demotes.
-    fn short(&self, mem: &dyn Memory) -> u64 {
+    fn demotion_mark(&self, mem: &dyn Memory) -> u64 {
         self.mark(mem, self.knobs.demote_share)
     }
 
     /// Free frames that promotions and the hot set leave.
-    fn room(&self, mem: &dyn Memory) -> u64 {
+    fn promotion_mark(&self, mem: &dyn Memory) -> u64 {
         self.mark(mem, self.knobs.promote_share)
     }
 
-    /// A share of the fast node, within bounds.
+    /// A share of the fast node, within the bounds (in either order) and at most a quarter of the node.
     fn mark(&self, mem: &dyn Memory, share: f64) -> u64 {
         let (least, most) = (self.knobs.watermark_least.0, self.knobs.watermark_most.0);
         let capacity = mem.capacity(NodeId::FAST);
@@ -420,8 +427,8 @@ impl Policy for Memtis {
         self.counts.of[page.index()] = count;
         self.counts.flags[page.index()] = NEW;
         self.splitter.allocated(mem, page, span, count);
-        self.lists.add(page, span, mem.node_of(page).index() as u8, false);
-        if mem.free(NodeId::FAST) <= self.short(mem) {
+        self.lists.add(page, span, mem.node_of(page).index() as u8, Lists::INACTIVE);
+        if mem.free(NodeId::FAST) <= self.demotion_mark(mem) {
             self.pressed = true;
             mem.wake(self.pressed_demoter);
         }

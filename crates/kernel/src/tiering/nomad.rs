@@ -229,6 +229,7 @@ impl<R: ShadowRule> Nomad<R> {
             let min = self.reclaim.marks(NodeId::FAST).min;
             let left = self.reclaim.reserve(mem, page, min);
             if left > min && mem.free(NodeId::FAST) < left + span {
+                // The page's tenant is above its share: only this page is given up.
                 self.promote.pending.remove(&page);
                 self.reclaim.wake(mem);
                 continue;
@@ -339,6 +340,7 @@ impl<R: ShadowRule> Demotion for ToShadow<'_, R> {
 
     fn relieve(&mut self, mem: &mut dyn Memory, frames: u64) -> u64 {
         let groups = self.knobs.groups.max(1);
+        // `shrink_lruvec` asks for `nr_to_reclaim / 2`.
         drop_shadows(self.shadows, mem, (frames / 2).max(1).saturating_mul(groups))
     }
 }
@@ -447,7 +449,8 @@ mod tests {
 
     #[test]
     fn a_full_slow_node_reclaims_shadows() {
-        let memory = run("nomad", &settings("nomad").unwrap(), &[10, 17], &thrashing(1), false);
+        let settings = settings("nomad").unwrap();
+        let memory = run("nomad", &settings, &[10, 17], &thrashing(1), /* huge: */ false);
         let reclaimed =
             |action: &Action| matches!(action, Action::Dropped(_, DropReason::Reclaimed));
         assert!(memory.actions.iter().any(|(_, action)| reclaimed(action)));

@@ -36,7 +36,7 @@ impl Policy for Oracle {
     fn released(&mut self, _: &mut dyn Memory, _: Page, _: u32) {}
 
     fn foresee(&mut self, mem: &mut dyn Memory, counts: &[u32]) {
-        // Pages without references are never chosen, only evicted.
+        // Pages with less than one reference per frame are never chosen, only evicted.
         let (mut heat, mut cold) = (Vec::new(), Vec::new());
         let mut number = 0;
         while (number as usize) < counts.len() {
@@ -106,10 +106,10 @@ mod tests {
 
     #[test]
     fn puts_the_most_referenced_into_the_fast_node() {
-        let mut memory = ReferenceMemory::new(COSTS, &[4, 12], 12, false);
+        let mut memory = ReferenceMemory::new(COSTS, &[4, 12], 12, /* huge: */ false);
         let mut policy = memory.start("oracle", &Settings::default()).unwrap();
         for page in 0..12 {
-            memory.access(&mut *policy, Page::new(page), false).unwrap();
+            memory.access(&mut *policy, Page::new(page), /* write: */ false).unwrap();
         }
         let counts: Vec<u32> = (0..12).map(|page| page * 7 % 12).collect();
         policy.foresee(&mut memory, &counts);

@@ -4,8 +4,8 @@
 //! NOMAD: batches of 32 from the tail of the inactive list. A page with its accessed bit set stays
 //! once (PG_referenced) and is activated the second time; an unreferenced page is demoted. Pages
 //! move from the active to the inactive list, regardless of their accessed bit, while the inactive
-//! list is smaller than the active one divided by sqrt(10 x GiB). After two scans of a node without
-//! a freed page, kswapd sleeps until it is woken.
+//! list is smaller than the active one divided by sqrt(10 x size of both in GiB). After two scans of a
+//! node without a freed page, kswapd sleeps until it is woken.
 
 use super::generations::{Generations, Step};
 use super::knobs::Frames;
@@ -40,9 +40,9 @@ pub fn default_min_free(node: u64) -> (&'static str, String) {
 pub struct Watermarks {
     /// Below it, allocation requires reclaim.
     pub min: u64,
-    /// Below it, kswapd is woken.
+    /// Below it, kswapd works on the slowest node; with a `demote_scale` of 0, it is woken for any node.
     pub low: u64,
-    /// Above it, kswapd of the slowest node stops, and pages may be promoted.
+    /// New pages, and pages that a hint fault moves, leave this free.
     pub high: u64,
     /// Up to this, kswapd demotes pages if there is a slower node.
     pub demote: u64,
@@ -159,8 +159,8 @@ impl Reclaim {
     pub fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
         let (span, node) = (mem.span(page), mem.node_of(page));
         match &mut self.generations {
-            Some(generations) => generations.add(page, span, node, true),
-            None => self.lists.add(page, span, node.index() as u8, false),
+            Some(generations) => generations.add(page, span, node, /* youngest: */ true),
+            None => self.lists.add(page, span, node.index() as u8, Lists::INACTIVE),
         }
         self.wake_if_short(mem);
     }
@@ -268,6 +268,7 @@ impl Reclaim {
                 Step::Freed => *fruitless = 0,
                 Step::Scanned(frames) => *fruitless += frames,
             }
+            // Twice the bound of lists below; here the walks of aging count as scans too.
             let gives_up = *fruitless > 4 * (mem.capacity(node) - mem.free(node));
             if gives_up {
                 *fruitless = 0;
@@ -276,7 +277,8 @@ impl Reclaim {
         }
         let on = node.index() as u8;
         self.lists.drain();
-        let (active, inactive) = (self.lists.frames(on, true), self.lists.frames(on, false));
+        let (active, inactive) =
+            (self.lists.frames(on, Lists::ACTIVE), self.lists.frames(on, Lists::INACTIVE));
         let total = active + inactive;
         if self.fruitless[node.index()] > 2 * total {
             self.fruitless[node.index()] = 0;
@@ -286,15 +288,15 @@ impl Reclaim {
         let ratio = if gib > 0 { (10 * gib).isqrt() } else { 1 };
         if inactive * ratio < active {
             for _ in 0..self.batch {
-                let Some(page) = self.lists.oldest(on, true) else { break };
+                let Some(page) = self.lists.oldest(on, Lists::ACTIVE) else { break };
                 self.prefetch_after(mem, page);
                 mem.clear_accessed(page);
-                self.lists.relist(page, mem.span(page), false);
+                self.lists.relist(page, mem.span(page), Lists::INACTIVE);
             }
         }
         let mut freed = false;
         for _ in 0..self.batch {
-            let Some(page) = self.lists.oldest(on, false) else { break };
+            let Some(page) = self.lists.oldest(on, Lists::INACTIVE) else { break };
             self.prefetch_after(mem, page);
             let span = mem.span(page);
             self.fruitless[node.index()] += u64::from(span);
@@ -304,16 +306,18 @@ impl Reclaim {
             if used {
                 self.lists.relist(page, span, referenced);
             } else if may_demote(mem, page) && how.demote(mem, page, to) {
-                self.moved(mem, page, false);
+                self.moved(mem, page, Lists::INACTIVE);
                 freed = true;
             } else {
-                self.lists.relist(page, span, false);
+                self.lists.relist(page, span, Lists::INACTIVE);
             }
         }
         if freed {
             self.fruitless[node.index()] = 0;
         }
-        if self.lists.oldest(on, false).is_none() && self.lists.oldest(on, true).is_none() {
+        if self.lists.oldest(on, Lists::INACTIVE).is_none()
+            && self.lists.oldest(on, Lists::ACTIVE).is_none()
+        {
             return Next::Idle;
         }
         Next::Again

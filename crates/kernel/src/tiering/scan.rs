@@ -204,10 +204,10 @@ mod tests {
 
     /// 24 pages, the first four fast. A scan has eight pages, so a pass has three scans.
     fn scanner_and_memory() -> (Scanner, ReferenceMemory) {
-        let mut memory = ReferenceMemory::new(COSTS, &[4, 24], 24, false);
+        let mut memory = ReferenceMemory::new(COSTS, &[4, 24], 24, /* huge: */ false);
         let mut none = memory.start("none", &Settings::default()).unwrap();
         for page in 0..24 {
-            memory.access(&mut *none, Page::new(page), false).unwrap();
+            memory.access(&mut *none, Page::new(page), /* write: */ false).unwrap();
         }
         let mut settings = settings("tpp").unwrap();
         settings.values.retain(|name, _| name.starts_with("scan_"));

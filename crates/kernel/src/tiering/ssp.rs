@@ -155,17 +155,21 @@ mod tests {
     fn without_writes_to_promoted_pages_ssp_acts_as_nomad() {
         let born = (0..PAGES).map(Step::Write);
         let (nodes, steps) = ([10, 26], born.chain(thrashing(0)).collect::<Vec<_>>());
-        let nomad = run("nomad", &settings("nomad").unwrap(), &nodes, &steps, false);
+        let nomad =
+            run("nomad", &settings("nomad").unwrap(), &nodes, &steps, /* huge: */ false);
         assert!(nomad.actions.iter().any(|(_, action)| matches!(action, Action::Remapped(_))));
         for notice in Notice::CHOICES {
-            assert_eq!(nomad.actions, run("ssp", &noticing(notice), &nodes, &steps, false).actions);
+            assert_eq!(
+                nomad.actions,
+                run("ssp", &noticing(notice), &nodes, &steps, /* huge: */ false).actions
+            );
         }
     }
 
     /// Check that each page's flag, as the paper describes it, decides about shadows. `None`: the page
     /// was written and moved in one step. Returns the promotions without and with a shadow.
     fn check_flags(settings: &Settings, nodes: &[usize], steps: &[Step]) -> [u64; 2] {
-        let mut memory = ReferenceMemory::new(COSTS, nodes, PAGES, false);
+        let mut memory = ReferenceMemory::new(COSTS, nodes, PAGES, /* huge: */ false);
         let mut policy = memory.start("ssp", settings).unwrap();
         let mut flags = vec![Some(false); PAGES as usize];
         let mut promoted = BTreeSet::new();
@@ -235,7 +239,7 @@ mod tests {
     #[test]
     fn without_dirty_bits_the_default_is_write_protect() {
         let actions = |settings: &Settings, lacking: bool| {
-            let memory = ReferenceMemory::new(COSTS, &[10, 26], PAGES, false);
+            let memory = ReferenceMemory::new(COSTS, &[10, 26], PAGES, /* huge: */ false);
             let mut memory = if lacking { memory.lacking(Capability::DirtyBits) } else { memory };
             let mut policy = memory.start("ssp", settings).map_err(|error| error.to_string())?;
             drive(&mut memory, &mut *policy, &thrashing(3));

@@ -15,10 +15,10 @@ use super::{MemtisKnobs, base_pages};
 const WAS_HOT: u8 = COUNTED << 1;
 /// Huge pages in this bin or above are hot throughout, and are not split.
 const VERY_HOT: usize = 13;
-/// Most splits in a run of a migration thread: `deferred_split_scan_for_htmm`.
+/// Maximum splits in a step of a migration thread: `deferred_split_scan_for_htmm`.
 const MAX_SPLITS: usize = 50;
 
-/// Samples since counts were last halved, and earlier samples, whose number each halving halves.
+/// Samples since counts were last halved (`now`), and a sum of earlier ones, which each halving halves.
 #[derive(Clone, Copy, Debug, Default)]
 struct Samples {
     now: u64,
@@ -117,10 +117,10 @@ impl Splitter {
         self.counts.of.is_empty()
     }
 
-    /// Set the count of a base page, and [`WAS_HOT`] if the count `hot` reaches the threshold.
-    fn count(&mut self, at: usize, count: u32, hot: u32) {
+    /// Set the count of a base page, and [`WAS_HOT`] if the count `unhalved` reaches the threshold.
+    fn count(&mut self, at: usize, count: u32, unhalved: u32) {
         self.counts.set(at, 1, count);
-        let was_hot = if bin(hot) >= self.threshold { WAS_HOT } else { 0 };
+        let was_hot = if bin(unhalved) >= self.threshold { WAS_HOT } else { 0 };
         self.counts.flags[at] = COUNTED | was_hot;
     }
 
@@ -163,6 +163,7 @@ impl Splitter {
         if span > 1 && hot > 0 {
             self.in_use += 1;
             if own_bin < VERY_HOT {
+                // 11 is the kernel's, to "scale down".
                 self.skews.push((skew_bin(squares / 11 / hot / hot), page));
             }
         }
@@ -175,6 +176,7 @@ impl Splitter {
             return;
         }
         if self.since_split <= capacity.max(used >> self.period) {
+            // Too early for more splits: choose as many as are still queued, by the new skews.
             return self.choose(self.queue.len());
         }
         // The last splits did not raise the hit ratio by 3 %.
@@ -195,7 +197,9 @@ impl Splitter {
         self.threshold = self.threshold.min(lowest);
         if std::mem::take(&mut self.must_choose) {
             self.since_split = 0;
+            // `set_memcg_nr_split` takes 95 % of the expected hits.
             let gain = (self.hot_base.before * 95 / 100).saturating_sub(self.fast.before);
+            // All samples, halved as often as the sums: `cooling_samples` x (1 + 1/2 + 1/4 + ...).
             let halved =
                 self.cooling_samples.checked_shr(self.halvings.saturating_sub(1)).unwrap_or(0);
             let samples = (2 * self.cooling_samples - halved).max(1);

@@ -359,6 +359,7 @@ impl Probe {
     /// Call the method or, every other time, [`Memory::batch`].
     fn request(&self, mem: &mut dyn Memory, request: Request) -> Result<(), Refused> {
         if self.next.is_multiple_of(2) {
+            // The batch must replace these.
             let mut outcomes = vec![Ok(()); 3];
             mem.batch(&[request], &mut outcomes);
             assert_eq!(outcomes.len(), 1, "{request:?}");

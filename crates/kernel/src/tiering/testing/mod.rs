@@ -168,7 +168,7 @@ pub fn run(
 /// The actions of a policy while a program [thrashes](thrashing).
 pub fn thrash(name: &str, writes: u32) -> Vec<Action> {
     let settings = settings(name).unwrap_or_else(|error| panic!("{error}"));
-    let memory = run(name, &settings, &[10, 26], &thrashing(writes), false);
+    let memory = run(name, &settings, &[10, 26], &thrashing(writes), /* huge: */ false);
     memory.actions.into_iter().map(|(_, action)| action).collect()
 }
 

@@ -285,7 +285,7 @@ impl ReferenceMemory {
 
     /// The program releases the mapping that base page `at` belongs to, if there is one.
     pub fn release(&mut self, policy: &mut dyn Policy, at: Page) {
-        self.run_due(policy, self.clock, true);
+        self.run_due(policy, self.clock, /* program: */ true);
         self.event = self.clock;
         let page = self.mapping_of(at);
         let Some(mapping) = self.table.remove(&page.number()) else { return };
@@ -301,7 +301,7 @@ impl ReferenceMemory {
         self.charge(self.costs.entry);
         policy.released(self, page, span);
         self.end_event();
-        self.run_due(policy, self.clock, true);
+        self.run_due(policy, self.clock, /* program: */ true);
     }
 
     /// The program references base page `at`; the content that a load returns is checked.
@@ -310,7 +310,7 @@ impl ReferenceMemory {
     /// A description of a lost write, endless faults, or full memory.
     pub fn access(&mut self, policy: &mut dyn Policy, at: Page, write: bool) -> Result<(), String> {
         for _ in 0..10_000 {
-            self.run_due(policy, self.clock, true);
+            self.run_due(policy, self.clock, /* program: */ true);
             self.event = self.clock;
             let page = self.mapping_of(at);
             let Some(mapping) = self.mapping(page) else {
@@ -329,7 +329,7 @@ impl ReferenceMemory {
                 self.charge(self.costs.access);
                 self.sample(policy, page, at, write);
                 self.end_event();
-                self.run_due(policy, self.clock, true);
+                self.run_due(policy, self.clock, /* program: */ true);
                 return Ok(());
             }
             self.end_event();
@@ -339,7 +339,7 @@ impl ReferenceMemory {
 
     /// The program reads the kernel's page of zeros, which is in the fast node and hidden from policies.
     pub fn read_zeros(&mut self, policy: &mut dyn Policy) {
-        self.run_due(policy, self.clock, true);
+        self.run_due(policy, self.clock, /* program: */ true);
         self.event = self.clock;
         self.charge(self.costs.access);
         if self.sample_periods[0] > 0 {
@@ -349,7 +349,7 @@ impl ReferenceMemory {
             }
         }
         self.end_event();
-        self.run_due(policy, self.clock, true);
+        self.run_due(policy, self.clock, /* program: */ true);
     }
 
     /// The first page that is being copied.
@@ -427,7 +427,7 @@ impl ReferenceMemory {
     /// The program sleeps for `span`.
     pub fn sleep(&mut self, policy: &mut dyn Policy, span: Time) {
         let until = self.clock.plus(span);
-        self.run_due(policy, until, false);
+        self.run_due(policy, until, /* program: */ false);
         self.clock = until;
     }
 
@@ -440,8 +440,8 @@ impl ReferenceMemory {
         true
     }
 
-    /// Run threads that are due by `until`, the earliest first. Threads with [`Context::Program`] only
-    /// run if `program`.
+    /// Run threads that are due by `until`, the earliest first. Threads with [`Context::Program`] run
+    /// only if `program`, that is, while the program is awake.
     fn run_due(&mut self, policy: &mut dyn Policy, until: Time, program: bool) {
         let mut until = until;
         loop {
