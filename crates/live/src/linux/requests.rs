@@ -19,8 +19,8 @@ const NO_WAKE: bool = false;
 const PREEMPTED: Duration = Duration::from_millis(10);
 
 /// Decode a message; `None` if its kind is unknown. Its arguments are those of `struct uffd_msg`: flags,
-/// address and TID of a fault; descriptor of a fork; source, destination and length of a move; otherwise start
-/// and end.
+/// address and TID of a fault; descriptor of a fork; source, destination and length of a move; otherwise
+/// start and end.
 fn decode(message: &Message, adopt: impl FnOnce(RawFd) -> Child) -> Option<Event> {
     let [a, b, c] = message.arguments;
     Some(match message.event {
