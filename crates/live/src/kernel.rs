@@ -14,7 +14,8 @@ pub enum Fail {
     Again,
     /// The page is pinned: by a lock, a child that shares it, or I/O (`EBUSY`; of a move also `EINVAL`).
     Pinned,
-    /// Nothing is mapped there, or there is no page to move (`ENOENT`, `EFAULT`; except of a move `EINVAL`).
+    /// Nothing is mapped there, or there is no page to move (`ENOENT`, `EFAULT`; except for a move, also
+    /// `EINVAL`).
     Missing,
     /// There is a page already (`EEXIST`).
     Exists,
