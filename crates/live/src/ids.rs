@@ -54,6 +54,7 @@ impl Range {
         self.from <= at && at < self.to
     }
 
+    /// Number of pages; 0 if `to` is before `from`.
     pub const fn pages(self) -> u64 {
         self.to.0.saturating_sub(self.from.0)
     }
@@ -82,7 +83,7 @@ impl Frame {
 pub struct Slot(u32);
 
 impl Slot {
-    /// `number` is below `u32::MAX`.
+    /// `number` is below `u32::MAX`: the page table stores it plus one.
     pub const fn new(number: u32) -> Self {
         Self(number)
     }

@@ -12,9 +12,10 @@ pub enum Fail {
     /// The mappings are changing, and the message about that is unread; or the page was busy for a moment
     /// (`EAGAIN`).
     Again,
-    /// The page is pinned: by a lock, a child that shares it, or I/O (`EBUSY`, `EINVAL`).
+    /// The page is pinned: by a lock, a child that shares it, or I/O (`EBUSY`; of a move also `EINVAL`).
     Pinned,
-    /// Nothing is mapped there, or there is no page to move (`ENOENT`).
+    /// Nothing is mapped there, or there is no page to move (`ENOENT`, `EFAULT`; except for a move, also
+    /// `EINVAL`).
     Missing,
     /// There is a page already (`EEXIST`).
     Exists,

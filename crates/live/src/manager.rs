@@ -140,7 +140,7 @@ impl<K: Kernel> Manager<K> {
                     self.world.kernel.beat();
                     self.event(|manager| {
                         manager.map(at, false);
-                        // Otherwise only faults trim the window, and there may be none.
+                        // Otherwise only faults trim the window of far pages, and there may be none.
                         manager.world.trim_window();
                     });
                 }
@@ -318,6 +318,7 @@ impl<K: Kernel> Manager<K> {
         let page = self.world.page_at(at);
         if let Some(page) = page.filter(|_| !protected) {
             match self.must_fetch(page, event) {
+                // An error means that the far tier has failed: `turn` returns why.
                 Ok(true) | Err(_) => return,
                 Ok(false) => {}
             }

@@ -62,6 +62,7 @@ impl Numbers {
     /// The numbers of the pages in `range`, held or not, in order of addresses.
     pub(crate) fn each_in(&self, range: Range) -> impl Iterator<Item = (Page, Va)> {
         let (first, last) = (split(range.from).0, range.to.number().div_ceil(GROUP.into()));
+        // `BTreeMap::range` panics if the end is before the start.
         self.groups.range(first..last.max(first)).flat_map(move |(key, group)| {
             let (key, group) = (*key, *group);
             (0..GROUP)

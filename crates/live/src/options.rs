@@ -18,7 +18,7 @@ use crate::{
     Child, Event, Fail, Frame, Kernel, Manager, NewRegion, PAGE, Regions, Sizes, Va, World,
 };
 
-/// Minimum fast memory. With less, most of it would be the window and spare frames.
+/// Minimum fast memory. With less, most of it would be the window and spare frames of [`Sizes`].
 const MIN_FAST: u64 = 1 << 20;
 
 nearfar_schema::options! {
@@ -95,6 +95,7 @@ impl Value for Tier {
         TIERS.iter().map(|(name, tier)| Entry { name, what: tier.what.into() }).collect()
     }
     fn open() -> bool {
+        // A tier may have an argument: file:PATH.
         true
     }
     fn read(given: &Given) -> std::result::Result<Self, String> {

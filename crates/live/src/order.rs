@@ -68,7 +68,8 @@ impl Order {
                 return Err(Ambiguous(place.from));
             }
         }
-        // The first one received that is possible now.
+        // The first one received that is possible now. If a killed thread's message is missing, none may be:
+        // then the first one received.
         let next = (0..self.waiting.len()).find(|at| self.can_happen(*at, known));
         Ok(Some(self.waiting.remove(next.unwrap_or(0))))
     }

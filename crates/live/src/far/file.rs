@@ -215,7 +215,8 @@ impl Far for PagesOnFile {
             return Ok(Fetch::Pending { predicted_ns });
         };
         queue.read(buffer, request, &self.file);
-        // A file system in memory completes the read at once.
+        // A file system in memory completes the read at once: then keep its arrival only in place of the
+        // unreported one.
         let before = queue.arrivals.len();
         queue.reap(&self.file, &mut self.slots);
         queue.check()?;
@@ -264,7 +265,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::Slow;
-    use super::super::tests::{WORK, comes_back, work};
+    use super::super::tests::{MAX_PAGES, comes_back, work};
     use super::*;
     use crate::tests::not_run;
 
@@ -280,7 +281,7 @@ mod tests {
     }
 
     fn open(folder: &Path, ring: Option<Ring>) -> Box<dyn Far> {
-        Box::new(PagesOnFile::open(&folder.join("far"), WORK.1, ring).unwrap())
+        Box::new(PagesOnFile::open(&folder.join("far"), MAX_PAGES, ring).unwrap())
     }
 
     proptest! {

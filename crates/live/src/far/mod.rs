@@ -227,8 +227,10 @@ mod tests {
         Fetch,
     }
 
-    /// Number of pages stored before the first step, and maximum number of stored pages.
-    pub(super) const WORK: (u64, u32) = (600, 900);
+    /// Number of pages stored before the first step.
+    const INITIAL_PAGES: u64 = 600;
+    /// Maximum number of stored pages.
+    pub(super) const MAX_PAGES: u32 = 900;
 
     /// Steps, each with one of the stored pages.
     pub(super) fn work() -> impl Strategy<Value = Vec<(Work, prop::sample::Index)>> {
@@ -267,12 +269,12 @@ mod tests {
         let store = |far: &mut dyn Far, held: &mut Vec<(Slot, u64)>, seed| {
             held.push((far.store(&numbered(seed)).unwrap(), seed));
         };
-        (0..WORK.0).for_each(|seed| store(&mut *far, &mut held, seed));
-        for (seed, (what, index)) in (WORK.0..).zip(work) {
+        (0..INITIAL_PAGES).for_each(|seed| store(&mut *far, &mut held, seed));
+        for (seed, (what, index)) in (INITIAL_PAGES..).zip(work) {
             let chosen = index.index(held.len());
             let (slot, content) = held[chosen];
             match what {
-                Work::Store if held.len() == WORK.1 as usize => {}
+                Work::Store if held.len() == MAX_PAGES as usize => {}
                 Work::Store => store(&mut *far, &mut held, seed),
                 Work::Replace => {
                     far.free(slot);

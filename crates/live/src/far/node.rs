@@ -17,7 +17,7 @@ pub static TIER: TierEntry = TierEntry {
     make: |_, _| Ok(Box::new(Node)),
 };
 
-/// Stores no pages: they stay in the program's memory or in the parking area.
+/// Stores no pages: they stay in the program's memory or in the parking area ([`Kernel`](crate::Kernel)).
 pub(crate) struct Node;
 
 impl Far for Node {
@@ -36,6 +36,7 @@ impl Far for Node {
 /// The far tier's node, and the nodes of fast memory.
 pub(crate) fn nodes(argument: &str) -> Result<(u32, Vec<u32>)> {
     let machine = Machine::read();
+    // 0: the size was checked with the options.
     let far = machine.check(argument, 0)?;
     Ok((far, machine.nodes.into_iter().map(|(node, _)| node).filter(|node| *node != far).collect()))
 }
@@ -115,7 +116,7 @@ fn numbers(list: &str) -> Vec<u32> {
     list.split(',').filter_map(range).flatten().collect()
 }
 
-/// `MemTotal` of a node's meminfo in KiB; 0 if it is missing.
+/// `MemTotal` of a node's meminfo (`Node 1 MemTotal: 262144 kB`) in KiB; 0 if it is missing.
 fn total_kib(meminfo: &str) -> u64 {
     let line = meminfo.lines().find(|line| line.contains("MemTotal:"));
     let words = line.and_then(|line| line.split_ascii_whitespace().rev().nth(1));

@@ -41,6 +41,7 @@ impl Shm {
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
+                // A length of 0 is invalid.
                 length.max(PAGE),
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED | libc::MAP_NORESERVE,

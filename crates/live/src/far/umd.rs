@@ -258,7 +258,7 @@ impl Device {
                     .file
                     .read_exact_at(frame, offset_of(command.page))
                     .map_err(|error| broken("reading", &error))?,
-                // A page that was requested although it had been freed.
+                // Only the precondition has written the page, so it has no content.
                 (Op::Read, false) => frame.fill(0),
                 (Op::Read, true) => {
                     moved_is_stored = self.is_stored[page];
@@ -390,7 +390,7 @@ impl Far for OnFlash {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::tests::{WORK, comes_back, work};
+    use super::super::tests::{MAX_PAGES, comes_back, work};
     use super::*;
 
     proptest! {
@@ -399,7 +399,7 @@ mod tests {
         /// Pages that do not fit the device's DRAM come back from flash, and not before the predicted time.
         #[test]
         fn stored_pages_come_back_from_flash(work in work()) {
-            let far = (TIER.make)("umd", WORK.1).unwrap();
+            let far = (TIER.make)("umd", MAX_PAGES).unwrap();
             comes_back(far, &work, |Arrival { slot, predicted_ns, took_ns }| {
                 assert!(took_ns >= predicted_ns, "{slot:?}: {took_ns} ns, predicted {predicted_ns}");
             });

@@ -51,8 +51,8 @@ pub const MADV_DONTNEED_LOCKED: i32 = 24;
 pub struct Linux {
     /// Registers the program's memory and the parking area.
     program: Uffd,
-    /// Registers the discard area, through which frames are freed. It sends no messages: `madvise` on the
-    /// parking area would wait until its message is read.
+    /// Registers the discard area, through which frames are freed. It sends no messages about removals:
+    /// `madvise` on the parking area would wait until its message is read.
     discard_uffd: Uffd,
     discard_area: Mapping,
     /// Number of pages of the discard area that have frames: its first ones.
@@ -64,6 +64,7 @@ pub struct Linux {
     unreachable_for: Duration,
     /// When the manager last made progress.
     heartbeat: Option<&'static AtomicU64>,
+    /// Source of `place_zeros`, which places at most this many bytes at once.
     zeros: Vec<u8>,
     messages: Vec<Message>,
     children: Vec<Option<Uffd>>,
@@ -99,6 +100,7 @@ impl Linux {
         let parking = Mapping::new(u64::from(places) + 1).map_err(system)?;
         let discard_area = Mapping::new(DISCARD_PAGES).map_err(system)?;
         let length = |mapping: &Mapping| mapping.pages * PAGE as u64;
+        // `false`: not for write protection.
         program.register(parking.address(), length(&parking), false).map_err(system)?;
         discard_uffd
             .register(discard_area.address(), length(&discard_area), false)

@@ -11,10 +11,16 @@ use super::{DISCARD_PAGES, Linux, MADV_DONTNEED_LOCKED, MapsLine, monotonic, ran
 use crate::world::FAR_NODE;
 use crate::{Child, Event, Fail, Frame, Kernel, NewRegion, PAGE, Regions, Va};
 
+/// Whether a move wakes the threads that wait at its destination.
+const WAKE: bool = true;
+const NO_WAKE: bool = false;
+
 /// How long a runnable thread may wait for a processor.
 const PREEMPTED: Duration = Duration::from_millis(10);
 
-/// Decode a message; `None` if its kind is unknown.
+/// Decode a message; `None` if its kind is unknown. Its arguments are those of `struct uffd_msg`: flags,
+/// address and TID of a fault; descriptor of a fork; source, destination and length of a move; otherwise
+/// start and end.
 fn decode(message: &Message, adopt: impl FnOnce(RawFd) -> Child) -> Option<Event> {
     let [a, b, c] = message.arguments;
     Some(match message.event {
@@ -60,6 +66,7 @@ impl Kernel for Linux {
 
     fn discover(&mut self, known: &Regions, into: &mut Vec<NewRegion>) {
         self.check_discard_area();
+        // The next time starts at the minimum again.
         self.unreachable_for = Duration::ZERO;
         // `mlockall` may have locked the areas while they were empty.
         self.parking.unlock();
@@ -125,13 +132,13 @@ impl Kernel for Linux {
 
     fn park(&mut self, at: Va, to: Frame) -> std::result::Result<(), Fail> {
         let to = self.parking.at(to).addr() as u64;
-        let done = self.program.move_pages(to, at.address(), PAGE as u64, false);
+        let done = self.program.move_pages(to, at.address(), PAGE as u64, NO_WAKE);
         self.check_moved(done, to, at.address(), 1).map(|_| ())
     }
 
     fn restore(&mut self, from: Frame, at: Va) -> std::result::Result<(), Fail> {
         let from = self.parking.at(from).addr() as u64;
-        let done = self.program.move_pages(at.address(), from, PAGE as u64, true);
+        let done = self.program.move_pages(at.address(), from, PAGE as u64, WAKE);
         if done.is_err() && self.check_moved(done, at.address(), from, 1).is_ok() {
             self.wake(at);
             return Ok(());
@@ -189,7 +196,7 @@ impl Kernel for Linux {
             let (to, room) =
                 (area_start + self.discard_used * PAGE as u64, DISCARD_PAGES - self.discard_used);
             let length = (room * PAGE as u64).min(end - from);
-            let done = self.discard_uffd.move_pages(to, from, length, false);
+            let done = self.discard_uffd.move_pages(to, from, length, NO_WAKE);
             match self.check_moved(done, to, from, length / PAGE as u64) {
                 Ok(moved) => {
                     from += moved;

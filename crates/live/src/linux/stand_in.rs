@@ -89,7 +89,7 @@ impl StandInThread {
 /// The processor on which a thread ran last: field 39 of its `stat` (proc(5)).
 fn processor_of(thread: u32) -> Option<usize> {
     let text = fs::read(format!("/proc/{thread}/task/{thread}/stat")).ok()?;
-    // The name may contain blanks and parentheses.
+    // The name, field 2, may contain blanks and parentheses. After it, field n is at n - 2.
     let rest = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];
     let field = rest.split(|byte| *byte == b' ').nth(37)?;
     std::str::from_utf8(field).ok()?.trim().parse().ok()

@@ -114,6 +114,7 @@ impl Uffd {
         length: u64,
         wake: bool,
     ) -> Result<u64, Fail> {
+        // `UFFDIO_MOVE_MODE_DONTWAKE` is 1.
         let mode = u64::from(!wake);
         let mut words = [to, from, length, mode, 0];
         let done = self.request(request(true, 0x05, 40), &mut words);

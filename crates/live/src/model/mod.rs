@@ -182,7 +182,7 @@ impl Model {
         }
         let content = self.frames.get(&frame).filter(|content| content.shared > 0);
         if let Some(Content { value, pins: 0, .. }) = content.copied().filter(|_| write) {
-            // Copy on write.
+            // Copy on write, unless the frame is pinned.
             self.new_frame(at, value, false, NodeId::FAST);
             return self.access(at, write);
         }

@@ -132,7 +132,7 @@ impl Processes {
         program.threads == 0
     }
 
-    /// Whether no other process uses its memory.
+    /// Whether no other process, dead or alive, has this address space.
     pub(crate) fn is_alone(&self, process: u32) -> bool {
         let space = self.programs[process as usize].space;
         self.programs.iter().filter(|program| program.space == space).count() == 1
@@ -283,7 +283,7 @@ pub(crate) fn end<S: Share>(share: &S, process: Process) {
     for space in ended.released {
         release(&share.child(Child::new(space)));
     }
-    // Wake the manager, which may wait for messages.
+    // `with` wakes the manager, which may wait for messages.
     share.child(Child::new(FIRST)).with(|_| ());
     share.ring();
 }

@@ -1,5 +1,5 @@
-//! The messages between the program's end and the launcher's end. Each is declared once for both: its fields,
-//! its reply, and how the receiver handles it.
+//! The messages between the program's end and the launcher's end of the socket. Each is declared once for
+//! both: its fields, its reply, and how the receiver handles it.
 //!
 //! The program's end calls a hook. Until the hook returns, the launcher's end may send messages with one or
 //! more requests about the memory, of which only the last may have a reply. Its final message ends with

@@ -1,4 +1,4 @@
-//! The program's end: a policy whose hooks run in the launcher.
+//! The program's end of the socket: a policy whose hooks run in the launcher.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The launcher's end: a policy, and the memory in the other process.
+//! The launcher's end of the socket: a policy, and the memory in the other process.
 
 use std::cell::RefCell;
 use std::sync::Arc;

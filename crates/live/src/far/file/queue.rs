@@ -67,6 +67,7 @@ pub(super) fn broken(doing: &str, error: &io::Error) -> Fault {
 
 /// Whether a write failed because the file system is full.
 pub(super) fn no_room(error: &io::Error) -> bool {
+    // `Ring::done` reports a short write as `UnexpectedEof`.
     let number = error.raw_os_error();
     error.kind() == io::ErrorKind::UnexpectedEof
         || matches!(number, Some(libc::ENOSPC | libc::EDQUOT))
