@@ -174,10 +174,7 @@ impl<T: Value> Value for List<T> {
     const RECORDED: bool = T::RECORDED;
     forward!(T);
     fn python() -> String {
-        match T::python().as_str() {
-            "str" => "str | Sequence[str]".into(),
-            one => format!("str | Sequence[{one}]"),
-        }
+        format!("str | Sequence[{}]", T::python())
     }
     fn read(given: &Given) -> Result<Self, String> {
         given.items().iter().map(T::read).collect::<Result<_, _>>().map(Self)

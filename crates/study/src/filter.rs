@@ -157,7 +157,8 @@ mod tests {
         let geometry =
             Geometry { instruction: None, data: level, second: Some(level), line_bytes: 64 };
         let reader = Reader::open(&whole).unwrap();
-        let after = cache(&reader, &view, &geometry, false, &mut |_| Ok(())).unwrap();
+        let write_backs = false;
+        let after = cache(&reader, &view, &geometry, write_backs, &mut |_| Ok(())).unwrap();
         assert_eq!(after.records, 4000);
         assert_eq!(after.instructions, before.instructions);
         for (old, new) in before.threads.iter().zip(&after.threads) {

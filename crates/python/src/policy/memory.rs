@@ -17,7 +17,7 @@ use super::lock;
 pub(super) struct BorrowedMemory(NonNull<dyn Memory + 'static>);
 
 // SAFETY: the pointer is used only between `with_memory`'s two locks, on the calling thread, or by a
-// Python thread that the hook waits for; never by two at once, as the mutex is held meanwhile.
+// Python thread that the hook waits for; never by two at once, because each use holds the mutex.
 unsafe impl Send for BorrowedMemory {}
 
 /// Memory as a Python policy sees it. It can only be used while a hook runs. Pages and nodes are numbers;
@@ -111,6 +111,7 @@ impl MemoryHandle {
                 return Err(PyRuntimeError::new_err("memory can only be used while a hook runs"));
             }
         };
+        // Checked after the use, because a call during which the program ends returns a default value.
         if self.gone.as_ref().is_some_and(|gone| gone.load(Ordering::Acquire)) {
             return Err(PyRuntimeError::new_err("the program has ended"));
         }
@@ -321,6 +322,7 @@ impl MemoryHandle {
         if spawned.len() >= MAX_THREADS {
             return Err(PyValueError::new_err(format!("at most {MAX_THREADS} threads")));
         }
+        // `spawn` takes only static names; the handle has the name that the policy gave.
         let thread = self.with(|mem| mem.spawn("python", Context::Kernel))?;
         let handle = Py::new(py, ThreadHandle { thread, name })?;
         spawned.push(handle.clone_ref(py));

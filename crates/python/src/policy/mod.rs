@@ -252,7 +252,7 @@ impl PyPolicy {
 
 impl Policy for PyPolicy {
     fn place(&mut self, mem: &dyn Memory, page: Page, frames: u32) -> NodeId {
-        // The method gets no memory, because a placement may only use its arguments.
+        // The method gets the free frames instead of the memory, which a placement may not change.
         let Some(method) = self.methods.method("place") else {
             return Never.place(mem, page, frames);
         };

@@ -102,6 +102,7 @@ impl Rows {
         let mut row = 0;
         let mut step = ROWS / 2;
         while step > 0 {
+            // `row + step` is below `ROWS`; the remainder avoids a bounds check.
             row += if self.first[(row + step) % ROWS] <= page { step } else { 0 };
             step /= 2;
         }
@@ -126,9 +127,11 @@ pub fn fill(
     touched.sort_unstable();
     let address_bins = address_bins(&touched, name);
     drop(touched);
-    let mut rows = Rows::new(address_bins.iter().map(|bin| {
-        (bin.addr_low >> PAGE_SHIFT, ((bin.addr_high >> PAGE_SHIFT) as u64).wrapping_sub(1))
-    }));
+    let mut rows = Rows::new(
+        address_bins
+            .iter()
+            .map(|bin| (bin.addr_low >> PAGE_SHIFT, ((bin.addr_high - 1) >> PAGE_SHIFT) as u64)),
+    );
 
     let records = reader.info().records;
     let per_bin = records.div_ceil(BINS).max(1);

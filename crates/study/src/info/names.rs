@@ -16,7 +16,8 @@ pub const UNNAMED: &str = "(unnamed)";
 const PAGE_SHIFT: u32 = 12;
 /// log2 of the 4 KiB pages in a 2 MiB block.
 const BLOCK_SHIFT: u32 = 9;
-/// First page of the upper half, which has the page caches of files, shared by all processes.
+/// First page of the kernel's half of the address space, where traces have the page caches of files,
+/// shared by all processes.
 const KERNEL: u64 = 1 << (63 - PAGE_SHIFT);
 
 /// The region ids of pages, at the current position in the trace.

@@ -5,6 +5,7 @@ use nearfar_trace::{KindSet, Reader, Result};
 use super::PAGE_SHIFT;
 use crate::lifetimes::{self, Events, PAGE, ResidentSet, Spaces};
 
+// `lifetimes::PAGE` is the log2 of the page size, unlike `info::PAGE`.
 const _: () = assert!(PAGE == PAGE_SHIFT);
 
 /// The resident set at the current position in the trace.
@@ -19,7 +20,8 @@ pub struct ResidentTracker {
 
 impl ResidentTracker {
     pub fn new(reader: &Reader) -> Result<Self> {
-        let set = ResidentSet::new(Spaces::new(&reader.info().threads), true);
+        let files = true;
+        let set = ResidentSet::new(Spaces::new(&reader.info().threads), files);
         Ok(Self { set, events: Events::new(reader)?, epoch: 1, space: 0 })
     }
 

@@ -24,7 +24,10 @@ impl Reuse {
             if let Some(&ahead) = ids.get(index + AHEAD) {
                 self.stack.prefetch(ahead);
             }
-            match self.stack.access(id, false) {
+            // Writes make no difference to distances.
+            let write = false;
+            match self.stack.access(id, write) {
+                // The histogram's distances include the page itself.
                 Some(others) => self.bins[(others + 1).ilog2() as usize] += 1,
                 None => self.first_touches += 1,
             }

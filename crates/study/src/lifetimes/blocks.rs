@@ -65,7 +65,7 @@ pub struct Blocks {
     ids: PageMap<u32>,
     blocks: Vec<Block>,
     unused: Vec<u32>,
-    /// Touched blocks by number >> [`GROUP`].
+    /// Number of touched blocks by group: number >> [`GROUP`].
     groups: BTreeMap<u64, u32>,
     /// Number of unsettled blocks by largest page.
     unsettled: PageMap<u32>,
@@ -139,8 +139,8 @@ impl Blocks {
             _ => 0,
         };
         let backing = self.spaces.backing(space, super::address(number << self.shift));
-        // Traces do not record mprotect, so a write to a read-only mapping of a file gets no private
-        // copy.
+        // Traces do not record mprotect. A write to a private mapping of a file that was mapped
+        // read-only counts as a read: it makes no private copy.
         let written =
             written && !matches!(backing, Backing::Object { private: true, writable: false, .. });
         let block = self.new_block(number);
@@ -265,8 +265,14 @@ impl Blocks {
 
     fn change(&mut self, effect: Effect) {
         let change = match effect {
-            Effect::End { space, first, last, kept } => self.end(space, (first, last), kept, false),
-            Effect::Remove { space, first, last } => self.end(space, (first, last), true, true),
+            Effect::End { space, first, last, kept } => {
+                let removed = false;
+                self.end(space, (first, last), kept, removed)
+            }
+            Effect::Remove { space, first, last } => {
+                let (kept, removed) = (true, true);
+                self.end(space, (first, last), kept, removed)
+            }
             Effect::Free { space, first, last } => {
                 let mut blocks = self.within(space, first, last);
                 blocks.retain(|&block| self.blocks[block as usize].state & (OF_OBJECT | LAZY) == 0);

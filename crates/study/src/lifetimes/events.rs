@@ -44,6 +44,7 @@ impl Events {
     /// Mean number of threads that ran in parallel before each remaining [`RegionKind::Idle`].
     pub fn parallel(&self) -> impl Iterator<Item = f64> + '_ {
         let idle = self.events.as_slice().iter().filter(|event| event.event == RegionKind::Idle);
+        // `offset` is the number of threads x 1000. Outside idle time, at least one runs.
         idle.map(|event| (event.offset as f64 / 1000.0).max(1.0))
     }
 

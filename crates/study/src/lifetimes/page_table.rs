@@ -7,6 +7,8 @@ use super::{Backing, Change};
 
 /// No frame: the shared zero page, or a page that is not simulated.
 pub const NO_FRAME: u32 = u32::MAX;
+/// The page of an unused block id.
+const NO_PAGE: u32 = u32::MAX;
 
 /// A change that TLBs and memories must apply before the next reference. Pages and frames share one
 /// id space; ids are reused.
@@ -191,7 +193,7 @@ impl PageTable {
     fn place_block(&mut self, block: u32, page: u32) {
         let index = block as usize;
         if self.page_of.len() <= index {
-            self.page_of.resize(index + 1, NO_FRAME);
+            self.page_of.resize(index + 1, NO_PAGE);
         }
         self.page_of[index] = page;
         self.pages[page as usize].live += 1;
@@ -273,7 +275,8 @@ impl PageTable {
     fn own_frame(&mut self, page: u32) {
         let frame = if self.frames[page as usize].used { self.new_id() } else { page };
         let number = self.pages[page as usize].number;
-        self.new_frame(frame, number, Frame::default(), false, false);
+        let (of_file, executable) = (false, false);
+        self.new_frame(frame, number, Frame::default(), of_file, executable);
         self.set_frame(page, frame);
     }
 
@@ -332,7 +335,7 @@ impl PageTable {
     }
 
     fn end(&mut self, block: u32, removed: bool) {
-        let page = std::mem::replace(&mut self.page_of[block as usize], NO_FRAME);
+        let page = std::mem::replace(&mut self.page_of[block as usize], NO_PAGE);
         self.change_page(page, |table| {
             table.shoot_down(page);
             let lazy = !table.lazy.is_empty() && table.lazy.remove(&block);
@@ -405,11 +408,11 @@ impl PageTable {
         let mut order = Vec::new();
         for &(block, number) in blocks {
             let page = self.page_of[block as usize];
-            let count = moved.entry(page).or_insert_with(|| {
+            let (count, _) = moved.entry(page).or_insert_with(|| {
                 order.push(page);
                 (0, number >> (self.shift - self.block_shift))
             });
-            count.0 += 1;
+            *count += 1;
         }
         let keeps_offsets = by.is_multiple_of(1 << self.shift);
         for &page in &order {

@@ -10,7 +10,8 @@ use rustc_hash::FxHashMap;
 use super::{PAGE, SPACE_SHIFT, place};
 use crate::ranges::Ranges;
 
-/// First 4 KiB page of the upper half, which has the page caches of files, shared by all processes.
+/// First 4 KiB page of the kernel's half of the address space, where traces have the page caches of
+/// files, shared by all processes.
 const KERNEL: u64 = 1 << (63 - PAGE);
 /// Pages of an address space; all user addresses are below.
 const PAGES: u64 = 1 << (SPACE_SHIFT - PAGE);
@@ -238,8 +239,8 @@ impl Spaces {
     }
 
     /// First and last page of the contiguous private memory with the same advice around a private
-    /// page (a [`place`] >> [`PAGE`]), within its aligned 2^`order` pages. Unmapped pages count as
-    /// private memory.
+    /// page (a [`place`] >> [`PAGE`]), within its aligned 2^`order` pages. Around an unmapped page,
+    /// unmapped pages count as private memory.
     pub fn private_around(&self, number: u64, order: u32) -> (u64, u64) {
         let start = number >> order << order;
         let end = start + (1 << order) - 1;
@@ -346,6 +347,7 @@ impl Spaces {
                     return;
                 }
                 let child = self.open(child);
+                // Equal only if both share the last address space.
                 if child != parent {
                     let copied = self.spaces[parent as usize].clone();
                     let space = &mut self.spaces[child as usize];
@@ -359,6 +361,7 @@ impl Spaces {
                 let thp_disable = self.spaces[before as usize].thp_disable;
                 self.close(process, effects);
                 let space = self.open(process);
+                // Preserved across `execve`.
                 self.spaces[space as usize].thp_disable = thp_disable;
             }
             RegionKind::ThpDisable => {

@@ -116,7 +116,8 @@ pub fn alloc(
     let groups = mode.order(topology, &memories, options.from, &options.policy);
     let pages = size.div_ceil(PAGE);
     let overhead = options.allocator.overhead(pages);
-    // Page tables are placed before the data, and not in movable memory.
+    // Page tables are placed before the data, not in movable memory, and outside the policy's nodes if
+    // those are full.
     let order = [groups.clone(), mode.order(topology, &memories, options.from, &Policy::default())];
     let tables = place(&mut memories, &order.concat(), overhead, Allocator::Vmalloc);
     let mut for_program = memories.clone();
@@ -209,10 +210,10 @@ pub(super) fn check(
         let fix = format!("choose from {}", known.join(", "));
         return refuse("--nodes", format!("no node {node} in this mode"), fix);
     }
-    if let Some(node) =
+    if let Some(at) =
         (1..policy.nodes.len()).find(|at| policy.nodes[..*at].contains(&policy.nodes[*at]))
     {
-        let what = format!("node {} is named twice", policy.nodes[node]);
+        let what = format!("node {} is named twice", policy.nodes[at]);
         return refuse("--nodes", what, "name each once".into());
     }
     let members = if policy.nodes.is_empty() { memories.len() } else { policy.nodes.len() };

@@ -87,7 +87,8 @@ pub fn clear_page(
         Some(cache) => {
             let front = &topology.nodes[cache];
             let outcome = if options.dirty_cache { Outcome::DirtyMiss } else { Outcome::CleanMiss };
-            let traffic = outcome.traffic(true);
+            let write = true;
+            let traffic = outcome.traffic(write);
             let bytes = |count: u64| (count * PAGE) as f64;
             let drained = bytes(traffic.dram_reads) / medium(front, false)
                 + bytes(traffic.dram_writes) / medium(front, true)
@@ -109,7 +110,8 @@ pub fn clear_page(
 
 /// The latency of a load for ownership.
 fn ownership_ns(node: &NodeModel, view: &View) -> f64 {
-    view.load_ns(node.access_unit <= LINE)
+    let random = node.access_unit <= LINE;
+    view.load_ns(random)
 }
 
 /// Bandwidth of mixed loads and stores over the link, in GB/s.

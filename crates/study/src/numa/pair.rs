@@ -166,13 +166,15 @@ pub fn pair(
     let (frames, scale) =
         if traced { (cache, 1.0) } else { (FRAMES, FRAMES as f64 / cache as f64) };
     let prepared = [Prepared::new(guests[0], scale)?, Prepared::new(guests[1], scale)?];
+    // At least twice the cache, because `cache_bytes` may exceed the memory.
     let memory_pages = ((memory.free as f64 * scale) as u64).max(2 * frames);
     if prepared[0].pages + prepared[1].pages > memory_pages {
         let what = "the guests together are larger than a node's memory";
         return Err(Error::input("pair", what, "give smaller sizes"));
     }
-    let hit_ns = topology.view(from, front).load_ns(true);
-    let miss_ns = hit_ns + topology.view(from, memory.backing).load_ns(true);
+    let random = true;
+    let hit_ns = topology.view(from, front).load_ns(random);
+    let miss_ns = hit_ns + topology.view(from, memory.backing).load_ns(random);
     let mut hits =
         |places: &Places, runs| hit_rates(&prepared, places, runs, frames, seed, on_progress);
     let row = |overlap: Option<f64>, alone: [f64; 2], together: [f64; 2]| {
@@ -193,6 +195,7 @@ pub fn pair(
             slowdown_b: together_ns[1] / alone_ns[1],
         }
     };
+    let both_run = [true; 2];
     let mut rows = Vec::new();
     let (first, second) = (prepared[0].pages, prepared[1].pages);
     // Alone, contiguous pages have the same hit rate at any start.
@@ -213,13 +216,13 @@ pub fn pair(
             Some(known) => known,
             None => *alone_contiguous.insert(alone(&mut hits, &places)?),
         };
-        let together = hits(&places, [true; 2])?;
+        let together = hits(&places, both_run)?;
         rows.push(row(Some(overlap_of(first, second, start, frames)), alone, together));
     }
     let order = Permutation::new(memory_pages, seed);
     let spread = |pages: Range<u64>| pages.map(|page| order.apply(page)).collect();
     let places = [spread(0..first), spread(first..first + second)];
-    rows.push(row(None, alone(&mut hits, &places)?, hits(&places, [true; 2])?));
+    rows.push(row(None, alone(&mut hits, &places)?, hits(&places, both_run)?));
     Ok(rows)
 }
 
@@ -241,7 +244,7 @@ fn overlap_of(first: u64, second: u64, start: u64, frames: u64) -> f64 {
         used[((start + page) % frames) as usize] |= 2;
     }
     let both = used.iter().filter(|mask| **mask == 3).count() as f64;
-    (both / first.min(second).min(frames) as f64).min(1.0)
+    both / first.min(second).min(frames) as f64
 }
 
 /// Hit rates of the guests that run, after a warm-up of as many accesses as are measured.
@@ -260,16 +263,17 @@ fn hit_rates(
     let rounds = if prepared.iter().any(|p| p.lines.is_some()) { 1 } else { 4 };
     let steps = longest * rounds;
     let mut hits = [0u64; 2];
+    let write = false;
     let address = |guest: usize, line: u64| {
         places[guest][(line / LINES) as usize] * PAGE + line % LINES * LINE
     };
-    // Access every line once, as random loads may leave some out in the warm-up.
+    // Access every line once, because random loads may leave some out in the warm-up.
     for guest in (0..2).filter(|guest| runs[*guest] && prepared[*guest].lines.is_none()) {
         for line in 0..prepared[guest].round() {
             if line % PROGRESS_STEP == 0 {
                 on_progress(line)?;
             }
-            cache.access(address(guest, line), false);
+            cache.access(address(guest, line), write);
         }
     }
     for step in 0..2 * steps {
@@ -279,7 +283,7 @@ fn hit_rates(
         for guest in 0..2 {
             if runs[guest] {
                 let line = prepared[guest].line(step, &mut rngs[guest]);
-                let hit = cache.access(address(guest, line), false) == Outcome::Hit;
+                let hit = cache.access(address(guest, line), write) == Outcome::Hit;
                 hits[guest] += u64::from(hit && step >= steps);
             }
         }

@@ -128,6 +128,7 @@ pub fn run(
     let frames: Vec<u64> = memories.iter().map(|memory| memory.free).collect();
     let groups = mode.order(topology, &memories, options.from, &options.policy);
     let wanted = match load {
+        // All of memory: the trace's number of pages is not known yet.
         Load::Trace(..) => frames.iter().sum(),
         Load::Stream(stream) => stream.bytes.div_ceil(PAGE),
     };
@@ -251,7 +252,8 @@ impl<'a> Walk<'a> {
         caches: Option<&Geometry>,
         on_progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
-        let mut filter = caches.map(|geometry| Filter::new(geometry, true));
+        let write_backs = true;
+        let mut filter = caches.map(|geometry| Filter::new(geometry, write_backs));
         let mut batches = reader.batches(Columns::ALL);
         let (mut batch, mut missed, mut done) = (Batch::default(), Batch::default(), 0u64);
         while batches.next_into(&mut batch)? {
@@ -307,7 +309,8 @@ impl<'a> Walk<'a> {
         let frame = self.order[memory].as_ref().map_or(next, |order| order.apply(next));
         if let Some(cache) = &mut self.caches[memory] {
             for line in 0..PAGE / LINE {
-                cache.access(frame * PAGE + line * LINE, true);
+                let write = true;
+                cache.access(frame * PAGE + line * LINE, write);
             }
         }
         self.pages.insert(page, (memory as u32, frame));
@@ -391,6 +394,7 @@ fn finish_row(
     if row.accesses == 0.0 {
         return Ran { row, nodes: Vec::new() };
     }
+    // The link's bandwidth is per direction: loaded and stored data cross in opposite ones.
     if let Some(link) = topology.link {
         link_ns = link_ns.max(crossing[0].max(crossing[1]) / link);
     }
