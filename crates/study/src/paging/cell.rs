@@ -110,6 +110,7 @@ impl Size {
         let (outcomes, tlb) = (self.job.outcomes(), self.job.tlb());
         let (pages, file_pages) = (self.job.pages(), self.job.file_pages());
         self.memories.iter().map(move |&Memory { bytes, fraction, frames }| {
+            // Found, because `frames` has the number of every memory.
             let index = self.frames.binary_search(&frames).unwrap_or(0);
             let outcome = outcomes[index];
             Cell {

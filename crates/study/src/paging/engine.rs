@@ -2,7 +2,7 @@
 
 use super::window::{Chunk, MAX_BLOCKS};
 
-/// Maximum number of memory sizes per engine: three bits each in a 32-bit word.
+/// Maximum number of memory sizes per engine: the 32-bit state of a page has three bits for each.
 pub const SIZES: usize = 10;
 
 /// Counts of one memory size.
@@ -76,7 +76,7 @@ impl View<'_> {
         self.group[usize::from(self.representative[usize::from(local)])]
     }
 
-    /// The window's references, one byte each.
+    /// The window's references, as in [`Chunk::refs`].
     pub fn refs(&self) -> &[u8] {
         let end = self.first + self.pages.len();
         let from = self.chunk.segment[self.first] as usize;

@@ -239,6 +239,7 @@ fn start(
     options: &Options,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<(bool, (Pages, TlbAndMemory))> {
+    // A pass for the peak resident set does not count as progress.
     let (lives, memory_bytes) = memory_bytes(reader, options, &mut |_| on_progress(0))?;
     let page_bytes = options.page_sizes[0];
     let shift = page_bytes.trailing_zeros();

@@ -44,7 +44,7 @@ impl State {
 
 /// Up to [`SIZES`] memories under a fault-driven policy.
 ///
-/// A memory in which every page of a window is resident cannot fault: its pages are only marked as
+/// A memory in which every page of a window ([`View`]) is resident cannot fault: its pages are only marked as
 /// referenced. The other memories, which are `busy`, replay the window segment by segment. Between
 /// faults, only pages without the mark (`unmarked`) and clean pages that are written (`clean`)
 /// change. A segment is replayed reference by reference only if one of these is not resident.
@@ -171,6 +171,7 @@ impl<P: Replacement> Memories<P> {
             }
             self.states[page as usize].set(PRESENT, bit);
         }
+        // A first load misses in all memories; `load` ignores repeated ones.
         if everywhere {
             self.shared.load(page);
         }

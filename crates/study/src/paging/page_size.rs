@@ -254,6 +254,7 @@ impl PageSize {
             if self.engines.is_empty() {
                 continue;
             }
+            // The page table, if some page of the window has another frame than itself.
             let frames = match &self.pages {
                 Pages::Lives(pages) if !pages.plain() => {
                     let is_own_frame = |local: &u8| {
@@ -377,7 +378,8 @@ fn translate(
                     miss(page);
                 }
             }
-            // A page's last reference is the last reference to any of its blocks.
+            // Release pages in the order of their last references: the last ones to any of their blocks.
+            // Without branches: a page that is in `order` already is overwritten.
             let (mut released, count) = (0u64, view.pages.len());
             let last = &view.chunk.last[view.first..view.first + count];
             let mut order = [0u32; MAX_BLOCKS + 1];

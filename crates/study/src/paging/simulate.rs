@@ -23,13 +23,14 @@ use crate::lifetimes::{self, ResidentSet};
 pub struct Simulated {
     /// By page size, then in the order of the memory sizes given.
     pub cells: Vec<Cell>,
-    /// Records of the selected kinds.
+    /// Records of the selected kinds; for a sample, the references that the program made.
     pub records: u64,
     /// Bytes of the distinct 4 KiB pages that these records touched.
     pub footprint_bytes: u64,
     /// Pages were freed according to the trace's events.
     pub lifetimes: bool,
-    /// The memory size of 100 %: the peak resident set, or the footprint without lifetimes.
+    /// The memory size of 100 %: the peak resident set if pages have lifetimes and a memory size is a
+    /// fraction, else the footprint.
     pub whole_bytes: u64,
     /// Page sizes without cells, because a sampled trace lacks the references that they need.
     pub left_out: Vec<LeftOut>,
@@ -69,8 +70,8 @@ pub fn footprint_bytes(reader: &Reader, options: &Options) -> Result<u64> {
     Ok(reader.info().footprint_pages(options.kinds).max(1).saturating_mul(4096))
 }
 
-/// Whether pages have lifetimes, and the memory size of 100 %: with lifetimes the peak resident
-/// set, which takes a pass over the trace if any memory size is a fraction; else the footprint.
+/// Whether pages have lifetimes, and the memory size of 100 %: with lifetimes and a memory size that
+/// is a fraction, the peak resident set, which takes a pass over the trace; else the footprint.
 pub fn whole_bytes(
     reader: &Reader,
     options: &Options,
@@ -126,6 +127,7 @@ pub fn simulate(
                 return Ok(study.simulated(cells, records));
             }
         }
+        // A pass for the peak does not count as progress.
         let progress = &mut |_| on_progress(0);
         (_, study.whole_bytes) = whole_bytes(reader, options, footprint_bytes, progress)?;
     }
@@ -175,6 +177,7 @@ fn passes<'a>(study: &Study<'a>, page_sizes: &'a [u64], records: u64) -> Vec<&'a
             false if page == block => IDENTITY_BYTES,
             false => PAGE_BYTES,
         };
+        // And the page of each frame.
         pages.saturating_mul(each).saturating_add(frames.sum::<u64>().saturating_mul(4))
     };
     let mut passes = Vec::new();

@@ -37,10 +37,11 @@ impl Source {
     ) -> Result<Self> {
         let [smallest, largest] = [page_sizes.first(), page_sizes.last()]
             .map(|size| size.map_or(0, |s| s.trailing_zeros()));
-        // Lifetimes are in units of 4 KiB, and independent of the selected page sizes.
+        // The unit of lifetimes does not depend on the selection of `page_sizes`.
         let finest = options.finest.trailing_zeros();
         let block_shift = if lives { finest.min(lifetimes::PAGE) } else { smallest };
         let first = options.tlb.first;
+        // A fully associative TLB must hold all pages of a window (`FullLru`).
         let window_blocks = if first.ways.is_none_or(|ways| ways == first.entries) {
             first.entries as usize
         } else {

@@ -98,13 +98,14 @@ impl Engine for Stack {
         self.frames
             .iter()
             .zip(written)
-            .map(|(&frames, written)| {
-                let [faults, file_faults] = self.stack.faults_by_mark(frames);
+            .map(|(&frames, [written, file_written])| {
+                // Pages of files are marked.
+                let [other_faults, file_faults] = self.stack.faults_by_mark(frames);
                 Outcome {
-                    faults: faults + file_faults,
-                    dirty_evictions: written[0] + written[1],
+                    faults: other_faults + file_faults,
+                    dirty_evictions: written + file_written,
                     file_faults,
-                    file_dirty_evictions: written[1],
+                    file_dirty_evictions: file_written,
                     void_faults: self.void.iter().filter(|distance| **distance >= frames).count()
                         as u64,
                 }

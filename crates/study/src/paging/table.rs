@@ -283,6 +283,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
             // Marginal times of a fault and of a walk.
             let read_ns =
                 |map_ns, bytes| map_ns + storage.io_ns(bytes) + file_share * file_extra_ns(bytes);
+            // The machine's view has no interval of walks.
             let (one_fault_ns, one_walk_ns) = match (time, kernel) {
                 (Some(time), _) => (read_ns(time.map_ns, repeat_bytes), 0.0),
                 (None, Some(kernel)) => (read_ns(kernel.fault_ns, cell.page_bytes), times.dram_ns),

@@ -31,12 +31,14 @@ pub fn explain(
     lives: bool,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Vec<Explained>> {
+    // As `Observe::SKIPS` requires.
     let hierarchy = Hierarchy::for_ages(&processor.caches);
     let mut touches = Touches::new(reader, options, processor, hierarchy, lives)?;
     let mut places = Places::new(reader, options.page_sizes[0], memory)?;
     let mut sizes: Vec<Size> = page_sizes
         .iter()
         .map(|size| Size {
+            // No storages: waits for files are not attributed.
             size: PageSize::new(size.trailing_zeros(), processor, &[]),
             before: Costs::default(),
             counts: ByPlace::default(),
@@ -189,12 +191,14 @@ impl Places {
             slot(&mut self.counts.places, state.place).references += references;
             state.place = place;
         }
+        // The blocks of `pages`: without lifetimes, pages in one address space; with them, 4 KiB.
         let unit = match &self.pages {
             Pages::Permanent { shift, .. } => lifetimes::address(number << PAGE) >> shift,
             Pages::Lives(_) => number,
         };
         let target = self.pages.reference(unit, write, &mut self.memory);
         let events = self.memory.reference(target);
+        // Each page size counts its own TLB misses.
         let events = Counts { tlb_misses: 0, tlb_second_hits: 0, ..events };
         if events != Counts::default() {
             let site = self.site();
@@ -268,6 +272,7 @@ impl Observe for Places {
         if self.running != Some(thread) {
             (self.running, self.thread) = (Some(thread), thread);
             self.pages.events(at, &mut self.memory);
+            // Switch the address space.
             self.pages.place(thread as u32, addr);
             self.stamp += u64::from(self.names.switch_to(thread as u32));
             slot(&mut self.fetched, thread as u32);

@@ -37,6 +37,7 @@ impl Pages {
         Ok(Pages::Lives(Box::new(Lives {
             block_shift,
             blocks: Blocks::new(block_shift, shift, spaces),
+            // Without a filter: all frames are simulated.
             table: PageTable::new(shift, block_shift, None).with_files(files),
             events: Events::new(reader)?,
             running: None,

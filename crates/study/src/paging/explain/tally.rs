@@ -150,8 +150,8 @@ fn top_sites(
 }
 
 impl Counted {
-    /// The result, with the result of [`Names::finish`]. `resident`: peak bytes of private memory by
-    /// region id.
+    /// The result. [`Names::finish`] returns the final region of each region id (`merged`) and the names of
+    /// final regions (`texts`). `resident`: peak bytes of private memory by region id.
     pub fn explained(
         self,
         (merged, texts): &(Vec<u32>, Vec<Option<String>>),

@@ -11,8 +11,9 @@
 //! caches. Whether a level contains such a line is estimated from its last use and the age of the
 //! lines that the level evicts ([`nearfar_hardware::processor::Ages`]).
 //!
-//! Memory is unlimited here; the cost of smaller memories is added from the faults of the study.
-//! File pages are read with [`nearfar_kernel::readahead`], and threads wait for them ([`files`]).
+//! Memory is unlimited in this view; only [`crate::thp`] can limit it. The cost of smaller memories is
+//! added from the faults of the study. File pages are read with [`nearfar_kernel::readahead`], and
+//! threads wait for them ([`files`]).
 
 pub(crate) mod areas;
 mod files;

@@ -28,6 +28,7 @@ struct OneByOne<'a> {
     surroundings: Surroundings,
     hierarchy: Hierarchy,
     size: PageSize<'a>,
+    /// Instructions so far, by thread.
     instructions: FxHashMap<u32, u64>,
     /// The thread of the previous record, unless an event followed.
     running: Option<u32>,
@@ -65,6 +66,7 @@ impl<'a> OneByOne<'a> {
         }
     }
 
+    /// Apply the pending changes, and charge their faults to `thread`, if any.
     fn changes(&mut self, thread: Option<u32>) {
         let changes = self.surroundings.of(&mut self.blocks);
         changes.for_each(|change| self.size.change(&change, thread));
@@ -100,6 +102,7 @@ impl<'a> OneByOne<'a> {
                 instructions,
                 now: self.hierarchy.now(),
                 block,
+                // Not used by `Coupled`.
                 line: 0,
                 thread,
                 found,

@@ -15,7 +15,7 @@ pub type Changed = (Change, (u64, u64));
 
 #[derive(Default)]
 pub struct Surroundings {
-    /// Mapped parts of files, of 2^[`AROUND`] bytes: file and part number.
+    /// Mapped parts of files, of 2^[`AROUND`] bytes: file, and part number with the address space.
     mapped: FxHashSet<(u32, u64)>,
     files: Readahead,
     fetches: Vec<Fetch>,

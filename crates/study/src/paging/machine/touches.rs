@@ -122,6 +122,7 @@ impl Touches {
         let mut groups = reader.groups(Columns::ALL);
         let group = groups.next()?;
         let threads = reader.info().threads.iter().map(|thread| thread.index as usize + 1).max();
+        // Entries for small pages, and for large ones if separate.
         let last =
             |(small, large): (usize, Option<usize>)| Last::new(small.min(large.unwrap_or(small)));
         let last = [last(processor.tlbs.data), last(processor.tlbs.instruction)];
@@ -207,6 +208,7 @@ impl Touches {
                 Next::Event(event) if event.event == RegionKind::Idle => {
                     // This adds touches, so earlier changes have lower indices and come first.
                     self.leave(chunk);
+                    // `to` of an idle event is its duration.
                     let idle = Idle { ns: event.to, parallel: self.parallel.next() };
                     chunk.idle.push((chunk.touches.len(), idle));
                 }
@@ -453,5 +455,6 @@ pub fn modifies(batch: &Batch, at: usize) -> bool {
     next < batch.len()
         && (batch.kind[at], batch.kind[next]) == (Kind::Load as u8, Kind::Store as u8)
         && place(at) == place(next)
+        // The same instruction: none was executed since.
         && batch.instr[next] == 0
 }

@@ -344,6 +344,7 @@ impl<'a> PageSize<'a> {
             // Stores wait in the store buffer; only memory bandwidth delays the thread.
             Found::Second | Found::Third if touch.write => 0,
             Found::Streamed | Found::Memory if touch.write => latencies.streamed,
+            // The time of instructions includes the latency of the first level.
             Found::Second => latencies.second.saturating_sub(latencies.first),
             Found::Third => latencies.third.saturating_sub(latencies.first),
             Found::Streamed => latencies.streamed,
@@ -354,6 +355,7 @@ impl<'a> PageSize<'a> {
             Found::Streamed | Found::Memory => self.terms.dram += ps,
         }
         let thread = &mut self.threads[touch.thread as usize];
+        // Otherwise only every [`AGED`] touches, so that older traces keep their results.
         if self.clock.is_measured() {
             thread.instructions = touch.instructions;
         }
@@ -441,6 +443,7 @@ impl<'a> PageSize<'a> {
             let orders = faults.pages.iter().zip(SMALL..);
             let allocated =
                 orders.map(|(&pages, shift)| pages as f64 * self.processor.zero_fill_ns(shift));
+            // Of a swap-in, only the kernel's time: the caller adds the device's.
             let maps = maps + faults.maps + faults.swap_ins;
             allocated.fold(maps as f64 * map_ns, |all, ns| all + ns)
         };

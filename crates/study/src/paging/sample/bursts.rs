@@ -155,7 +155,8 @@ struct Open {
 
 /// The counts of a burst.
 struct Measured {
-    /// All its records, times the code blocks that it represents.
+    /// Proportional to the references that it represents: its records, times the code blocks that it
+    /// represents, because all bursts have the same number of code blocks.
     weight: f64,
     /// Records after the warm-up.
     records: u64,
@@ -202,6 +203,7 @@ impl Bursts {
         let place = |number: u64| range.start + (number.clamp(at, end) - at) as usize;
         for open in &mut self.open {
             for i in place(open.burst.start)..place(open.burst.end) {
+                // A trace of one thread is read without the thread column.
                 let is_of_thread =
                     batch.thread.get(i).is_none_or(|&thread| thread == open.burst.thread);
                 if is_of_thread && self.kinds.has(batch.kind[i]) {

@@ -24,7 +24,7 @@ fn pages_of(addr: u64, size: u16) -> impl Iterator<Item = u64> {
 pub struct TraceSample {
     /// The sampled pages that were touched.
     sampled: FxHashSet<u64>,
-    /// All touched blocks.
+    /// All touched pages, as blocks of 4 KiB.
     pub touched: BlockSet,
     pub bursts: Bursts,
     /// References of the selected kinds that the program made. One that crosses a page border counts

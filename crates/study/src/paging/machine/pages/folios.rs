@@ -74,6 +74,7 @@ impl Folios {
         let id = self.add((order, false), first, area);
         if let Some(limited) = &mut self.limited {
             limited.folios.add(id);
+            // Reclaim splits any huge page that is underused.
             if order == HUGE {
                 self.queue(id);
             }
@@ -133,8 +134,8 @@ impl Folios {
         pages
     }
 
-    /// Unmap a small page. A folio is freed with its last page; `free` counts free blocks of 2 MiB.
-    /// Returns 1 if the page took memory, else 0.
+    /// Unmap a small page. A folio is freed with its last page; `free` counts free blocks of 2 MiB
+    /// (`u64::MAX`: unlimited). Returns 1 if the page took memory, else 0.
     pub fn unmap(&mut self, id: u32, free: &mut u64) -> u64 {
         let Some(folio) = self.folios.get_mut(id as usize) else { return 0 };
         folio.mapped -= 1;

@@ -292,7 +292,7 @@ impl Pages {
             Backing::Unknown | Backing::Zeros => true,
             Backing::Object { private, .. } => private && written,
         };
-        // Files and shared memory have no private memory around.
+        // `around` is (0, 0) in mappings of files and shared memory; a private copy there has 4 KiB.
         if !private || around == (0, 0) {
             if private {
                 self.small(number);

@@ -22,6 +22,7 @@ impl Pages {
         match touch.tlb {
             TlbOp::Enter => block.pins += 1,
             TlbOp::Leave => {
+                // Not below 0: a page enters before it leaves.
                 block.pins = block.pins.saturating_sub(1);
                 return false;
             }
@@ -186,9 +187,11 @@ impl reclaim::Memory for Pages {
     fn take_reference(&mut self, id: u32) -> bool {
         let Some(&folio) = self.folios.get(id) else { return false };
         let now = self.now;
+        // A pinned block counts once per reclaim.
         let used =
             |block: &Block| block.used >= folio.cleared || block.pins > 0 && folio.cleared < now;
         let entries = self.mappings(id, &folio);
+        // A folio whose entries are not found cannot be evicted.
         let referenced = entries.is_none_or(|entries| self.touched(&entries).any(used));
         if let (true, Some(folio)) = (referenced, self.folios.get_mut(id)) {
             folio.cleared = now;
