@@ -65,7 +65,7 @@ impl Core {
             caches: host.caches.as_ref().map(|geometry| Filter::new(geometry, true)),
             // 0 instruction entries: that TLB is not used, but an LRU buffer needs at least one entry.
             tlbs: [host.tlb_entries, host.instruction_tlb_entries.max(1)].map(FullLru::new),
-            // `None`: the machine is not virtual.
+            // `None`: no virtual machine.
             walker: Walker::new(host.directories[0], host.directories[1], None),
             last: [NO_PAGE; 2],
             recent_pages: vec![NO_PAGE; RECENT_PAGES],

@@ -274,7 +274,7 @@ impl Study {
         let mut areas = self.request.by_area.then(|| Areas::new(reader)).transpose()?;
         let simulation = |settings: &Settings| {
             let settings = Settings { limit, ..settings.clone() };
-            // No storage is compared: `swapping` sets the time of swap.
+            // No storage for files; `swapping` sets the time of swap.
             let page_size = PageSize::with_settings(&settings, &self.processor, &[]).recorded();
             let page_size = if areas.is_some() { page_size.by_area() } else { page_size };
             match limit {
