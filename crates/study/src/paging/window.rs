@@ -129,6 +129,7 @@ struct Lives {
     tagged: bool,
 }
 
+/// Empty slots: slot 0 has block 1, the others block 0, whose slot is 0.
 const NO_TAGS: [u64; SLOTS] = {
     let mut tags = [0; SLOTS];
     tags[0] = 1 << LOCAL_BITS;
@@ -225,6 +226,7 @@ impl Windower {
                 let last = last_byte(addr, size);
                 let blocks = block..last >> self.shift;
                 match blocks.end - blocks.start {
+                    // The record passes the end of the address space, where `last` saturates.
                     0 => {}
                     1 => self.borders[(addr ^ last).ilog2() as usize] += 1,
                     _ => (self.shift..64).for_each(|shift| {
@@ -335,6 +337,7 @@ impl Windower {
                 id
             }
         };
+        // Only grows `local`.
         crate::slot(&mut self.local, id);
         (id, self.lives.as_ref().is_some_and(|lives| lives.blocks.watched(id)))
     }

@@ -67,6 +67,7 @@ pub fn finish(
     let detail = Detail {
         conditioned: Some(conditioned),
         service: Histogram::bins(&device.predicted, &device.actual),
+        // The bins' field `predicted` stays 0.
         error: Histogram::bins(&Histogram::default(), &device.error),
         timeline,
     };

@@ -36,12 +36,13 @@ pub struct Core {
     walker: Walker,
     /// The page last used in each TLB: page number, number on the device.
     last: [(u64, u32); 2],
+    /// As `last`, by page number modulo its length; valid while the TLB has the page.
     recent_pages: Vec<(u64, u32)>,
     /// Nanoseconds of executing and waiting for DRAM.
     pub busy: u64,
     /// Nanoseconds of page walks; part of `busy`.
     pub walking: u64,
-    /// Nanoseconds of waiting for the device's flash.
+    /// Nanoseconds of waiting for the device's flash, or for the bus.
     pub stall: u64,
     /// Nanoseconds of exceptions and context switches.
     pub switch: u64,
@@ -60,8 +61,11 @@ impl Core {
             since: 0,
             taken: 0,
             slice_end: u64::MAX,
+            // `true` is for `Filter::records`, which is not called.
             caches: host.caches.as_ref().map(|geometry| Filter::new(geometry, true)),
+            // 0 instruction entries: that TLB is not used, but an LRU buffer needs at least one entry.
             tlbs: [host.tlb_entries, host.instruction_tlb_entries.max(1)].map(FullLru::new),
+            // `None`: no virtual machine.
             walker: Walker::new(host.directories[0], host.directories[1], None),
             last: [NO_PAGE; 2],
             recent_pages: vec![NO_PAGE; RECENT_PAGES],
@@ -84,7 +88,8 @@ impl Core {
         bus_held: bool,
     ) {
         let before = counts.accesses;
-        let (count, lines) = self.walker.walk(addr, false);
+        let large = false;
+        let (count, lines) = self.walker.walk(addr, large);
         let mut ns = lines[..count].iter().map(|line| self.read(*line, host, counts)).sum::<u64>();
         ns += match (page, host.l2p) {
             (None, _) => 0,
@@ -239,6 +244,7 @@ pub fn run_fast_path(
                 counts.accesses += u64::from(traffic.write_backs);
                 u64::from(traffic.fills)
             }
+            // Without caches, one access for each page of the reference.
             None => thread.pages_done + 1,
         };
         counts.accesses += lines;

@@ -44,6 +44,7 @@ impl Disk {
         Self {
             read_ns: storage.map(Storage::files).map(|storage| {
                 let [one, two] = [1, 2].map(|reads| storage.io_ns(reads * READ_AHEAD_BYTES));
+                // A read twice as large adds only transfer time.
                 [one, two - one].map(|ns| ns.round() as u64)
             }),
             read_pages: (READ_AHEAD_BYTES / page_bytes).max(1),

@@ -95,7 +95,8 @@ impl Feed {
         self.streams.get_mut(thread as usize)?.pop_front()
     }
 
-    /// Move the next run of references of one thread from the trace into its stream.
+    /// Move the next run of references of one thread from the trace into its stream. There must be
+    /// [`room`](Self::room).
     pub fn fill(&mut self, source: &mut Source<'_>) -> Result<()> {
         if self.at == self.batch.len() {
             self.at = 0;

@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
+/// 2^3, hence the 3 in [`bin_of`].
 const BINS_PER_DOUBLING: u32 = 8;
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
     /// Number of times in each bin.
@@ -34,6 +36,7 @@ fn bin_of(ns: u64) -> usize {
     }
 }
 
+/// Lowest time of a bin, nanoseconds.
 fn lowest(bin: usize) -> u64 {
     match bin as u32 / BINS_PER_DOUBLING {
         0 | 1 => bin as u64,

@@ -63,11 +63,11 @@ impl<'a> Run<'a> {
             let array = self.faults.device.umd.array();
             // Device events matter only to stalled cores: sleeping threads wake by timers.
             match (turn, array.next_event().filter(|_| stalled)) {
-                (Some(turn), device) if device.is_none_or(|device| turn.start < device) => {
-                    let until = turn.until.min(device.unwrap_or(u64::MAX));
+                (Some(turn), due) if due.is_none_or(|due| turn.start < due) => {
+                    let until = turn.until.min(due.unwrap_or(u64::MAX));
                     self.turn(Turn { until, ..turn }, source, advance)?;
                 }
-                (_, Some(device)) => self.faults.advance(&mut self.scheduler, device),
+                (_, Some(due)) => self.faults.advance(&mut self.scheduler, due),
                 _ => break,
             }
         }
@@ -98,6 +98,7 @@ impl<'a> Run<'a> {
                 Event::Until => return Ok(()),
                 Event::Exhausted => {
                     self.refill(turn.core, number, source, advance)?;
+                    // Another core may run a queued thread earlier.
                     if self.scheduler.queued {
                         return Ok(());
                     }

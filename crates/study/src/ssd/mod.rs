@@ -1,9 +1,9 @@
-//! The `ssd` study, after the UMD paper: a program on a machine whose memory is a DRAM-interface SSD, under
-//! each policy for embedded page faults and each size of the device's DRAM.
+//! The `ssd` study, after the UMD paper: a program on a machine whose memory is a DRAM-interface SSD (UMD),
+//! under each policy for embedded page faults and each size of the device's DRAM.
 //!
 //! A discrete-event simulation in whole nanoseconds. A reference looks up a TLB; on a miss, it walks
-//! the page table and the device's mapping table, and flash services a page outside the device's
-//! DRAM. Then the reference accesses the CPU caches. `docs/ssd.md` has the model.
+//! the page table and the device's mapping table, and the device loads the page into its DRAM if it is not
+//! there. Then the reference accesses the CPU caches. `docs/ssd.md` has the model.
 
 pub mod accounts;
 pub mod cell;

@@ -124,6 +124,7 @@ impl Host {
             },
             dram_ns,
             hit_ns: [hit_ns("l1d"), hit_ns("l2")],
+            // An LRU buffer needs at least one entry.
             directories: [&walk.directories, &walk.upper_directories]
                 .map(|entries| usize::try_from(entries.value.0).unwrap_or(1).max(1)),
             l2p: L2p::Cached,
@@ -206,6 +207,7 @@ impl Value for Atomic {
         groups.into_iter().chain(Kinds::entries()).collect()
     }
     fn open() -> bool {
+        // Several kinds can be joined by `+`.
         true
     }
     fn read(given: &Given) -> std::result::Result<Self, String> {

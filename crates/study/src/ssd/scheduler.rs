@@ -96,6 +96,7 @@ impl<'a> Scheduler<'a> {
         let core = &self.cores[turn.core];
         let wakes = self.host.wakeup_ns.and_then(|_| self.queue.next_after(core.time));
         let until = turn.until.min(core.slice_end).min(wakes.unwrap_or(u64::MAX));
+        // At least 1 ns: another core's turn may start at the same time.
         Some(until.max(core.time + 1))
     }
 
@@ -116,12 +117,12 @@ impl<'a> Scheduler<'a> {
         let (Some(granularity), Some(running)) = (self.host.wakeup_ns, core.thread) else {
             return false;
         };
-        let (now, since) = (core.time, core.time - core.taken);
+        let (now, ran) = (core.time, core.time - core.taken);
         if self.cores.iter().any(|core| core.thread.is_none()) {
             return false;
         }
         let fairness = &self.fairness;
-        let preempts = |woken| fairness.preempts(woken, running, since, granularity);
+        let preempts = |woken| fairness.preempts(woken, running, ran, granularity);
         let Some(woken) = self.queue.take_if(now, preempts) else { return false };
         self.yield_core(number);
         self.fairness.limit_credit(woken, running, granularity);

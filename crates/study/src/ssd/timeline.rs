@@ -7,7 +7,7 @@ pub const MAX_STRETCHES: usize = 2048;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Runs, exceptions after which it may not sleep included.
+    /// Runs, or takes an exception after which it does not sleep.
     Run = 0,
     /// Holds the core and waits for the device.
     Stall = 1,

@@ -1,4 +1,4 @@
-//! Costs by area: a mapping, named as in `nearfar explain`.
+//! Costs by area. An area is a mapping, named as in `nearfar explain`.
 
 use std::collections::BTreeMap;
 
@@ -139,7 +139,7 @@ impl Named {
 
 impl Observe for Areas {
     #[inline]
-    fn record(&mut self, at: u64, thread: usize, _: u64, _: u8) {
+    fn record(&mut self, at: u64, thread: usize, _addr: u64, _kind: u8) {
         self.names.advance(at);
         if self.thread != thread {
             self.thread = thread;
@@ -148,6 +148,7 @@ impl Observe for Areas {
     }
 
     fn touched(&mut self, chunk: &Chunk, number: u64, maps: u64) {
+        // `maps` counts all faults so far that mapped pages of the page cache.
         let new = &chunk.changes[self.seen..];
         let born = new.iter().any(|(_, (change, _))| matches!(change, Change::Born { .. }));
         self.seen = chunk.changes.len();

@@ -29,7 +29,7 @@ use areas::{Areas, Born};
 const STALL_NS: f64 = 100e3;
 /// log2 of 4 KiB.
 const SMALL: u32 = 12;
-/// Minimum memory: far more than a thread's most recent pages, to which references are not simulated.
+/// Minimum memory. References to a thread's most recent pages are not simulated; this is far more than those.
 const MIN_PAGES: u64 = 64;
 
 nearfar_schema::choices! {
@@ -255,7 +255,11 @@ impl Study {
         let options = options(threads, self.request.memory.as_ref())?;
         let bytes = match &self.request.memory {
             None => None,
-            Some(_) => Some(memory_bytes(reader, &options, &mut |_| on_progress(0))?.1),
+            Some(_) => {
+                // The pass that measures memory is not part of the progress.
+                let (_, bytes) = memory_bytes(reader, &options, &mut |_| on_progress(0))?;
+                Some(bytes)
+            }
         };
         let hierarchy = Hierarchy::new(&self.processor.caches);
         let mut touches =
@@ -270,6 +274,7 @@ impl Study {
         let mut areas = self.request.by_area.then(|| Areas::new(reader)).transpose()?;
         let simulation = |settings: &Settings| {
             let settings = Settings { limit, ..settings.clone() };
+            // No storage for files; `swapping` sets the time of swap.
             let page_size = PageSize::with_settings(&settings, &self.processor, &[]).recorded();
             let page_size = if areas.is_some() { page_size.by_area() } else { page_size };
             match limit {
@@ -283,6 +288,7 @@ impl Study {
                 let chunk = |page_size: &mut PageSize, chunk: &Chunk, (): &()| {
                     page_size.chunk(chunk, &mut ())
                 };
+                // No observer.
                 let passes = (&mut (), |(): &mut ()| (), chunk);
                 machine::simulate(&mut touches, &mut page_sizes, threads, passes, on_progress)?;
             }

@@ -8,8 +8,8 @@ use nearfar_kernel::tiering::Page;
 
 use super::engine::{Block, End};
 
-/// Accesses per turn. Few, so that at scale 1/256 (108 MiB) a round of all copies is shorter than any period
-/// of the policies, and at a copy's next turn its pages are still in the TLB.
+/// Accesses per turn. Few, so that at scale 1/256 (108 MiB of 27 GiB) a round of all copies is shorter than
+/// any period of the policies, and at a copy's next turn its pages are still in the TLB.
 const SLICE: u64 = 64;
 
 /// The copies of a program.

@@ -62,7 +62,7 @@ pub struct Counters {
     pub demotions_copied: u64,
     /// Promotions that kept the old frame as a shadow.
     pub shadow_copies: u64,
-    /// Shadows freed because their master was written.
+    /// Shadows freed because their page was written.
     pub shadow_faults: u64,
     /// Shadows freed to reclaim their frames.
     pub shadow_reclaims: u64,
@@ -101,6 +101,7 @@ impl Counters {
             accesses,
             tlb_misses,
         } = *self;
+        // Arrays of one length, which `concat` needs.
         let pages = [fast_allocated, fast_freed, promotions, demotions, demotions_remapped];
         let shadows = [demotions_copied, shadow_copies, shadow_faults, shadow_reclaims, aborts];
         let others = [hint_faults, write_faults, frames_copied, splits, tlb_misses];

@@ -35,6 +35,11 @@ const MAX_FAULTS: u32 = 10_000;
 /// TLB miss enters the kernel.
 const BEYOND: Entry = entry::at(NodeId::FAST, None) | ARMED;
 
+/// Argument of [`Engine::run_due`]: the program runs, so all policy threads do.
+const PROGRAM_RUNS: bool = true;
+/// Argument of [`Engine::run_due`]: the program sleeps, so only kernel threads run.
+const PROGRAM_SLEEPS: bool = false;
+
 /// Why the fast path stopped.
 enum Stop {
     End,
@@ -108,7 +113,7 @@ impl Engine {
 
     /// Unmap the mapping of base page `at`, if any.
     pub fn release(&mut self, at: Page) {
-        self.run_due(self.world.clock, true);
+        self.run_due(self.world.clock, PROGRAM_RUNS);
         let world = &mut self.world;
         let page = world.mapping_of(at);
         if !world.mapped(page) {
@@ -118,7 +123,7 @@ impl Engine {
         let span = world.unmap(page);
         self.policy.released(world, page, span);
         self.end_event();
-        self.run_due(self.world.clock, true);
+        self.run_due(self.world.clock, PROGRAM_RUNS);
     }
 
     /// Free a page of the program: its huge page, or the pages that it was split into.
@@ -183,19 +188,19 @@ impl Engine {
     /// Memory is full; a page number out of bounds; a policy that lets a page fault for ever.
     pub fn run(&mut self, accesses: &[Access]) -> Result<()> {
         let mut rest = accesses;
-        self.run_due(self.world.clock, true);
+        self.run_due(self.world.clock, PROGRAM_RUNS);
         while !rest.is_empty() {
             let (done, stop) = self.run_fast_path(rest, Time::NEVER);
             let last = rest.get(done.wrapping_sub(1)).copied();
             rest = rest.get(done..).unwrap_or_default();
             match stop {
                 Stop::End => {}
-                Stop::Due => self.run_due(self.world.clock, true),
+                Stop::Due => self.run_due(self.world.clock, PROGRAM_RUNS),
                 Stop::Sample => {
                     if let Some(access) = last {
                         self.sample(access);
                     }
-                    self.run_due(self.world.clock, true);
+                    self.run_due(self.world.clock, PROGRAM_RUNS);
                 }
                 Stop::Fault => {
                     let Some((access, others)) = rest.split_first() else { break };
@@ -226,12 +231,14 @@ impl Engine {
         let world = &mut self.world;
         let tenant = world.running_tenant();
         let lines = (world.running_program().access_bytes / LINE).max(1) as i64;
+        // Of a load, and of a store, whose lines all count.
         let lines = [lines.min(DEMAND_LINES), lines];
         let mut clock = world.clock.ps();
         let cost = *world.cost_of(tenant);
         let World { entries, tlbs, huge, .. } = world;
         let (entries, walk) = (entries.as_mut_slice(), world.walk);
         let Some(tlb) = tlbs.get_mut(world.current) else { return (0, Stop::End) };
+        // Lines until the next sample.
         let mut left = world.left;
         let mut done = accesses.len();
         let mut stop = Stop::End;
@@ -304,7 +311,7 @@ impl Engine {
         if world.left[0] <= 0 {
             self.sample(access);
         }
-        self.run_due(self.world.clock, true);
+        self.run_due(self.world.clock, PROGRAM_RUNS);
     }
 
     /// Handle the faults of the next access, which is then retried.
@@ -313,7 +320,7 @@ impl Engine {
             if !self.fault_once(access)? {
                 return Ok(());
             }
-            self.run_due(self.world.clock, true);
+            self.run_due(self.world.clock, PROGRAM_RUNS);
         }
         Err(endless_faults(Some(access)))
     }
@@ -374,7 +381,7 @@ impl Engine {
     pub fn sleep(&mut self, span: Time) {
         self.world.join();
         let until = self.world.clock.plus(span);
-        self.run_due(until, false);
+        self.run_due(until, PROGRAM_SLEEPS);
         self.world.wait_until(until);
         self.meter_due = self.world.clock.plus(METER_PERIOD);
         self.world.meter();

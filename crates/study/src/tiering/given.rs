@@ -20,6 +20,7 @@ impl Value for Loads {
         Workloads::entries()
     }
     fn open() -> bool {
+        // A trace or a .toml file is also valid.
         true
     }
     fn read(given: &Given) -> std::result::Result<Self, String> {
@@ -74,6 +75,7 @@ impl Value for Policies {
         POLICIES.iter().map(|(name, policy)| Entry { name, what: policy.what.into() }).collect()
     }
     fn open() -> bool {
+        // `all`, or a Python file, is also valid.
         true
     }
     fn read(given: &Given) -> std::result::Result<Self, String> {

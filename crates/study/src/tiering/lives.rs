@@ -45,12 +45,13 @@ pub(super) struct Lives {
     pub pages: u64,
     /// Peak number of base pages in use.
     pub peak: u64,
-    /// Distinct 4 KiB blocks referenced, zero page included.
+    /// Distinct 4 KiB blocks referenced, including those of the zero page.
     pub footprint: u64,
     /// References, one for each 4 KiB block that they touch.
     pub accesses: u64,
 }
 
+/// Sentinel: no place. A block without a place is in the zero page.
 const NO_PLACE: u32 = u32::MAX;
 
 /// Provisional page numbers of frames, reused after release.
@@ -137,6 +138,7 @@ pub(super) fn lives(
     let spaces = Spaces::new(&reader.info().threads).filtered(filtered);
     let mut builder = Builder {
         blocks: Blocks::new(PAGE, PAGE + shift, spaces),
+        // `None`: all frames.
         table: PageTable::new(PAGE + shift, PAGE, None),
         shift,
         ..Builder::default()
@@ -240,9 +242,9 @@ impl Builder {
                         let place = place_of[frame as usize];
                         places.release(place);
                         let page = Page::new(place);
-                        let lost = Step { at, kind: StepKind::End(End::Translation(page)) };
+                        let ended = Step { at, kind: StepKind::End(End::Translation(page)) };
                         // The end of the page includes the end of its translation.
-                        lives.steps.pop_if(|last| *last == lost);
+                        lives.steps.pop_if(|last| *last == ended);
                         lives.steps.push(Step { at, kind: StepKind::End(End::Page(page)) });
                     }
                     // `MADV_FREE`: under pressure the kernel would free the page instead of demoting it;

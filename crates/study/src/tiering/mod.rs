@@ -1,5 +1,5 @@
-//! The `tiering` study: policies that move pages between fast and slow memory (SSP, NOMAD and others), in a
-//! discrete-event simulation of a machine.
+//! The `tiering` study: policies that move pages between fast and slow memory (selective shadow
+//! paging (SSP), NOMAD and others), in a discrete-event simulation of a machine.
 //!
 //! [`world`] is the machine: page table, TLB, frames and costs of actions. It executes the actions of a
 //! [`nearfar_kernel::tiering::Policy`]. [`engine`] runs a program's accesses, and the policy's threads

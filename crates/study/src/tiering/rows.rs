@@ -156,7 +156,7 @@ impl FromIterator<Outcome> for Outcome {
     }
 }
 
-/// The memory sizes of a run.
+/// The size of the fastest node in a run, and the frames of all nodes.
 #[derive(Clone)]
 pub(super) struct Fast {
     /// Size of the fastest node.
@@ -230,6 +230,7 @@ impl Case<'_> {
         let (bandwidth_mb_s, fast_hit_ratio) = rates(workload.access_bytes, last, &moment);
         *last = moment;
         let used = engine.world.used_frames(tenant);
+        let (shadow_frames, _) = engine.world.shadows(tenant);
         let now = moment.counters;
         Point {
             policy: self.source.label.clone(),
@@ -246,7 +247,7 @@ impl Case<'_> {
             demotions: now.demotions,
             fast_bytes: used.first().copied().unwrap_or_default() * FRAME,
             slow_bytes: used.iter().skip(1).sum::<u64>() * FRAME,
-            shadow_bytes: engine.world.shadows(tenant).0 * FRAME,
+            shadow_bytes: shadow_frames * FRAME,
             shadow_faults: now.shadow_faults,
             shadow_reclaims: now.shadow_reclaims,
             demotions_remapped: now.demotions_remapped,
@@ -269,6 +270,7 @@ impl Case<'_> {
         let elapsed = now.clock.since(began);
         let (bandwidth_mb_s, fast_hit_ratio) = rates(workload.access_bytes, &from, &now);
         let accesses = now.accesses() - from.accesses();
+        let (_, shadow_peak) = engine.world.shadows(tenant);
         let count = |of: fn(&Counters) -> u64| of(&now.counters) - of(&from.counters);
         Row {
             policy: self.source.label.clone(),
@@ -295,7 +297,7 @@ impl Case<'_> {
             hint_faults: count(|c| c.hint_faults),
             write_faults: count(|c| c.write_faults),
             bytes_migrated: count(|c| c.frames_copied) * FRAME,
-            shadow_bytes_peak: engine.world.shadows(tenant).1 * FRAME,
+            shadow_bytes_peak: shadow_peak * FRAME,
             fast_pages: engine.world.fast_pages(tenant),
             fast_node_bytes: self.fast.bytes,
             fast_fraction: self.fast.fraction,

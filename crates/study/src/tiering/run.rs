@@ -103,7 +103,7 @@ pub(super) fn set_up(case: &Case<'_>, programs: &[Arc<Prepared>]) -> Result<(Eng
     Ok((engine, firsts))
 }
 
-/// Run the only program, phase by phase.
+/// Run the only program (tenant 0), phase by phase.
 pub(super) fn run_alone(
     case: &Case<'_>,
     engine: &mut Engine,
@@ -122,6 +122,7 @@ pub(super) fn run_alone(
         if index > 0 && workload.has_lives() {
             engine.end_pages(Page::new(0), workload.pages);
         }
+        // The same accesses as `program`, for a policy that knows the future.
         let mut ahead = Program::new(workload, index, case.seed)?;
         engine.world.reset_peak(0);
         let mut last = Moment::now(engine, 0);

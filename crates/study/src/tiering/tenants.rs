@@ -152,6 +152,7 @@ pub(super) fn run_tenants(
     advance: &mut Advance<'_>,
 ) -> Result<Outcome> {
     let mut tenants = Vec::new();
+    // By thread of the machine: its tenant, and its number in the tenant.
     let mut owners = Vec::new();
     let mut forecast = Vec::new();
     for (index, (workload, first)) in programs.iter().zip(firsts).enumerate() {
@@ -174,6 +175,7 @@ pub(super) fn run_tenants(
     while tenants.iter().any(|tenant| !tenant.over) {
         let running = tenants.iter().filter(|tenant| !tenant.over);
         let left = running.map(|tenant| tenant.until(case).saturating_sub(tenant.done(engine)));
+        // At least 1: the first points of a short phase are due at access 0.
         let count = left.min().unwrap_or(0).clamp(1, BLOCK as u64);
         let done = engine.run_threads(&mut queues, count, &mut |thread, block| {
             let (index, thread) = owners[thread];

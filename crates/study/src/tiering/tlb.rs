@@ -86,6 +86,7 @@ impl Tlb {
             return;
         }
         *tags = [page, tags[0], tags[1], tags[2]];
+        // Bits above the fourth are never read.
         *written = *written << 1 | u8::from(write);
     }
 

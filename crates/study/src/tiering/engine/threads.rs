@@ -3,9 +3,9 @@
 use nearfar_kernel::tiering::Time;
 use nearfar_trace::{Error, Result};
 
-use super::{Access, Block, Engine, MAX_FAULTS, Stop};
+use super::{Access, Block, Engine, MAX_FAULTS, PROGRAM_RUNS, Stop};
 
-/// The load is measured after this many accesses per thread, or after a millisecond.
+/// Bandwidth use is measured after this many accesses per thread, or after a millisecond.
 const METER_ACCESSES: u64 = 64;
 
 /// The next accesses of a thread.
@@ -50,7 +50,7 @@ impl Engine {
                 self.world.meter();
             }
             let Some(horizon) = self.world.switch() else { break };
-            self.run_due(self.world.clock, true);
+            self.run_due(self.world.clock, PROGRAM_RUNS);
             if self.world.clock > horizon {
                 continue;
             }
@@ -82,10 +82,12 @@ impl Engine {
                 && access.page() == Access::ZEROS
             {
                 self.read_zeros(*access);
+                // Not `Stop::Sample`: `read_zeros` has taken the sample.
                 (done, stop) = (done + 1, Stop::Due);
             } else if let (Stop::Fault, [access]) = (&stop, next) {
                 self.fault_once(*access)?;
-                // Run the access at once, so that no kernel thread unmaps its page first.
+                // Run the access at once, so that no kernel thread unmaps its page first. The horizon does
+                // not matter for one access.
                 let (more, then) = self.run_fast_path(next, Time::default());
                 (done, stop) = (done + more, then);
             }

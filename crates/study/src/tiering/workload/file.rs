@@ -59,7 +59,7 @@ pub struct Workload {
     #[serde(default)]
     pub pause: Option<Time>,
     /// Loads and stores of the rounds, in place of `--mix`. The warm-up only stores.
-    #[serde(default, deserialize_with = "optional")]
+    #[serde(default, deserialize_with = "parse_some")]
     pub mix: Option<Mix>,
     /// Memory of the workload, in the order of addresses.
     pub array: Vec<Array>,
@@ -71,10 +71,10 @@ pub struct Workload {
 pub struct Array {
     pub size: Size,
     /// Phase in which the array is accessed.
-    #[serde(default = "rounds", deserialize_with = "required")]
+    #[serde(default = "rounds", deserialize_with = "parse_value")]
     pub phase: Phases,
     /// Distribution of the accessed rows.
-    #[serde(deserialize_with = "required")]
+    #[serde(deserialize_with = "parse_value")]
     pub distribution: Distribution,
     /// Share of a phase's operations, relative to other arrays.
     #[serde(default = "whole")]
@@ -139,16 +139,17 @@ fn whole() -> f64 {
     1.0
 }
 
-fn required<'de, D: Deserializer<'de>, V: Value>(
+/// Parse a [`Value`].
+fn parse_value<'de, D: Deserializer<'de>, V: Value>(
     deserializer: D,
 ) -> std::result::Result<V, D::Error> {
     V::read(&Given::Text(String::deserialize(deserializer)?)).map_err(de::Error::custom)
 }
 
-fn optional<'de, D: Deserializer<'de>, V: Value>(
+fn parse_some<'de, D: Deserializer<'de>, V: Value>(
     deserializer: D,
 ) -> std::result::Result<Option<V>, D::Error> {
-    required(deserializer).map(Some)
+    parse_value(deserializer).map(Some)
 }
 
 /// The built-in workloads by name.

@@ -291,6 +291,7 @@ impl Prepared {
             name: if rounds <= 1 { "trace".to_owned() } else { format!("round-{round}") },
             accesses: pages.accesses(),
             sleep: Time::default(),
+            // Not used: the trace has loads and stores.
             mix: Mix::Read,
             round: Some(round - 1),
         });
@@ -405,6 +406,7 @@ impl Source {
             let randoms = &mut randoms[..batch];
             for random in &mut *randoms {
                 *random = self.rng.next_u64();
+                // A guess: the array is chosen below.
                 if let Choice::Draws(draws) = &first.choice {
                     draws.prefetch(*random);
                 }

@@ -8,6 +8,9 @@ use super::super::zipf::{Draws, arrange, popularity};
 use super::Shape;
 use super::file::{Array, Distribution, Phases, RANKS};
 
+/// Key of permutations: they do not depend on `--seed`.
+const KEY: u64 = 0;
+
 /// How rows of an array are chosen.
 #[derive(Clone, Debug)]
 pub(super) enum Choice {
@@ -34,7 +37,7 @@ impl Ranks {
     fn new(rows: u32, parts: u32) -> Self {
         let (rows, parts) = (u64::from(rows / parts), u64::from(parts));
         let draws = rows * parts * (parts - 1) / 2;
-        Self { rows, draws, order: Permutation::new(draws, 0) }
+        Self { rows, draws, order: Permutation::new(draws, KEY) }
     }
 
     /// The row of the draw at this place of a cycle.
@@ -120,7 +123,7 @@ impl Array {
             }
             Distribution::Sequential | Distribution::Ranked => Choice::Sequential,
             Distribution::Chase => {
-                let order = Permutation::new(u64::from(rows), 0);
+                let order = Permutation::new(u64::from(rows), KEY);
                 Choice::Chase((0..rows).map(|i| order.apply(u64::from(i)) as u32).collect())
             }
         }

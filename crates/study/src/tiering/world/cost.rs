@@ -19,7 +19,7 @@ impl World {
     }
 
     /// Remove a translation from all TLBs, and interrupt the program. `page_migration` includes the shootdown
-    /// of one core; with several, another is charged here.
+    /// of one core; with several threads, another is charged here.
     pub(super) fn flush(&mut self, page: Page) {
         self.flush_tlbs(page);
         if self.free_of_charge {
@@ -45,8 +45,8 @@ impl World {
         let others = others.filter(|(index, worker)| {
             self.running != Some(*index) && worker.busy_until > self.event
         });
-        let program = self.by_kernel() || self.is_parallel();
-        let program = if program { self.program_busy[node] } else { 0.0 };
+        let runs = self.by_kernel() || self.is_parallel();
+        let program = if runs { self.program_busy[node] } else { 0.0 };
         others.map(|(_, worker)| worker.busy[node]).sum::<f64>() + program
     }
 
@@ -116,6 +116,7 @@ impl World {
 
     /// Update the costs of accesses for the current traffic.
     pub(super) fn update_costs(&mut self) {
+        // Left by the program's own events; kernel threads' steps have taken theirs.
         self.moved = [0.0; MAX_NODES];
         let now = self.event.max(self.reached());
         let mut busy = [0.0; MAX_NODES];

@@ -90,6 +90,7 @@ impl Memory for World {
     fn clear_accessed(&mut self, page: Page) -> bool {
         self.charge(self.hardware.costs.page_scan);
         let accessed = self.accessed(page);
+        // `change` sets the first bits and clears the second.
         self.change(page, 0, ACCESSED) && accessed
     }
 
@@ -135,6 +136,7 @@ impl Memory for World {
         if let Some(frames) = self.free_shadow(page) {
             self.tally(page, |count| count.shadow_reclaims += frames);
         }
+        // On a faster node, the dirty bit says whether the page was written since its promotion.
         let dirty = if to > from { DIRTY } else { 0 };
         self.entries[page.index()] = entry::at(to, None) | self.entry(page) & dirty;
         self.count_move(page, from, to, frames);
@@ -160,7 +162,8 @@ impl Memory for World {
         self.charge_copy(page, from.index(), to.index(), frames);
         self.flush(page);
         if self.by_kernel() && self.program(page).threads == 1 {
-            // The cost of a migration does not include this flush.
+            // The cost of a migration does not include this flush, and `flush` charges it only with
+            // several threads.
             self.charge(self.hardware.costs.shootdown);
         }
         self.note(Action::Began(page, to));
