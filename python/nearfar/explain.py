@@ -62,6 +62,7 @@ class ExplainRun(TypedDict):
 
     folder: str
     trace: str
+    #: The references that the run counts, in words.
     view: str
     machine: str
     storage: str

@@ -88,9 +88,11 @@ def run(
     from nearfar.output import watched
     from nearfar.result import RUN
 
+    # The inputs include the words after `--`.
     command, inputs = after_dashes(), inputs or []
     recording, options = _split(options)
     vm_source = recording.get("vm") or recording.get("kernel")
+    # A virtual machine is recorded without a command on the host.
     if vm_source and not inputs:
         command, record = [], record or default_output([vm_source])
     if command is None and recording:
