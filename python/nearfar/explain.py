@@ -79,7 +79,8 @@ class ExplainRun(TypedDict):
     lifetimes: bool
 
 
-#: Counts of a region, an address range or a piece of code.
+#: Counts of a region, an address range or a piece of code. In each column: name, type, nullable,
+#: unit, meaning, heading.
 _COUNTS: Final = (
     Column("references", "int64", False, "", "References; 0 in tables of code, which do not "
                                              "count them."),

@@ -29,6 +29,7 @@ _GAP: Final = 64 << 20
 #: Quantile of the normal distribution for bounds of 95 %.
 _Z: Final = 1.96
 
+#: In each column: name, type, nullable, unit, meaning.
 _BOUNDS: Final = (
     Column(
         "low_bytes",

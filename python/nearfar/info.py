@@ -20,6 +20,7 @@ from nearfar.symbols import Symbols
 if TYPE_CHECKING:
     import pyarrow
 
+#: In each column: name, type, nullable, unit, meaning.
 _ROWS: Final = Rows(
     columns=(
         Column(

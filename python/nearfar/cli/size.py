@@ -204,7 +204,7 @@ def _record(
             str(error).replace("with -o", "with --record"), error.exit_code
         ) from None
     if show is not None:
-        print("\x1b[K", end="", file=sys.stderr)
+        print("\x1b[K", end="", file=sys.stderr)  # clear the progress line
     if outcome.exit_code:
         say(f"warning: the program exited with status {outcome.exit_code}")
     for warning in outcome.warnings:
