@@ -104,7 +104,7 @@ def recognizes(path: Path) -> bool:
             head = file.read(_HEAD)
     except OSError:
         return False
-    if head[:1] == b"x":
+    if head[:1] == b"x":  # zlib
         try:
             head = zlib.decompressobj().decompress(head, _HEAD)
         except zlib.error:
@@ -125,7 +125,7 @@ def read(path: Path) -> Heat:
         raise NearfarError(
             f"{path}: is perf.data itself; give the text: `perf script -i {path.name} > FILE`"
         )
-    if data[:1] == b"x":
+    if data[:1] == b"x":  # zlib
         data = _unpacked(path, data)
     if data.lstrip()[:1] == b"[":
         return _from_json(path, _parsed(path, data))
@@ -238,7 +238,7 @@ def _from_report(path: Path, text: str) -> Iterator[Snapshot]:
 
 def _from_perf(path: Path, text: str) -> Iterator[Snapshot]:
     """Events of DAMON: one for each region, with the number of regions of its snapshot."""
-    ends: dict[int, list[tuple[int, list[tuple[int, int, int]]]]] = {}
+    by_target: dict[int, list[tuple[int, list[tuple[int, int, int]]]]] = {}
     missing: dict[int, int] = {}
     for event in _PERF.finditer(text):
         try:
@@ -246,13 +246,13 @@ def _from_perf(path: Path, text: str) -> Iterator[Snapshot]:
             end = int(event[1]) * 10**9 + int(event[2].ljust(9, "0"))
         except ValueError:  # more digits than Python converts
             raise NearfarError(f"{path}: an impossible number; get the file again") from None
-        snapshots = ends.setdefault(target, [])
+        snapshots = by_target.setdefault(target, [])
         if not missing.get(target):
             snapshots.append((end, []))
             missing[target] = regions
         missing[target] -= 1
         snapshots[-1][1].append((low, high, hits))
-    for target, snapshots in ends.items():
+    for target, snapshots in by_target.items():
         # An event has only the end of its interval. The first interval is assumed to have the mean
         # length of the others, a single one DAMON's default (damo assumes a second).
         first, last = snapshots[0][0], snapshots[-1][0]

@@ -1,5 +1,7 @@
 """Options, columns and registries of all commands, read from ``declared.json``.
 
+A registry lists the names that an option or argument takes, each with its meaning.
+
 ``make declared`` writes the JSON and the types in ``declared.pyi``; do not edit them. Nothing here
 loads the engine. ``declared.paging`` has ``OPTIONS``, ``ROWS`` and, for type checkers, ``Options``
 and ``Row`` of ``nearfar paging``; a further table ``total`` is ``TOTAL_ROWS`` and ``TotalRow``.

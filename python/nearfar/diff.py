@@ -48,7 +48,7 @@ OPTIONS: Final = (
     ),
 )
 
-#: The columns that follow the keys in a result.
+#: The columns that follow the keys in a result: name, type, nullable, unit, meaning, heading.
 TABLES: Final = {
     "rows": Rows(
         columns=(

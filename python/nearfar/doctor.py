@@ -227,7 +227,7 @@ def _program(
     """Look for a program in PATH; run it for its version, then with the arguments ``attempt``."""
     missing = partial(Finding, name, False, used_for=used_for, for_tests=for_tests)
     fix = f"sudo apt-get install {package}"
-    # Root's PATH lacks /usr/games.
+    # Root's PATH lacks /usr/games, where Debian puts games.
     path = shutil.which(name) or shutil.which(name, path="/usr/games")
     if path is None:
         return missing("not in PATH", fix)

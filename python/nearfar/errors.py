@@ -15,7 +15,8 @@ class NearfarError(Exception):
 
     Args:
         message: one line, ``where: what; what to do``.
-        exit_code: 1: a threshold was not met; 2: bad usage or input; 3: a tool is missing.
+        exit_code: 1: incomplete result, or a threshold was not met; 2: bad usage or
+            input; 3: a tool is missing.
     """
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
@@ -33,7 +34,7 @@ def unknown(what: str, name: str, known: Collection[str], listed: str) -> Nearfa
     >>> unknown("--emit: no emitter", "qem", ["qemu", "sysfs"], "one of").args[0]
     "--emit: no emitter 'qem'; did you mean qemu? (one of qemu, sysfs)"
     """
-    near = difflib.get_close_matches(name, known, 1, 0.0)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     return NearfarError(
         f"{what} {name[:40]!r}; did you mean {near[0]}? ({listed} {', '.join(known)})"
     )
@@ -41,7 +42,7 @@ def unknown(what: str, name: str, known: Collection[str], listed: str) -> Nearfa
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``; did you mean `NAME`?`` with the nearest known name; empty if none is near."""
-    near = difflib.get_close_matches(name, known, 1)
+    near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean `{near[0]}`?" if near else ""
 
 

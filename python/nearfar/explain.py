@@ -62,6 +62,7 @@ class ExplainRun(TypedDict):
 
     folder: str
     trace: str
+    #: The references that the run counts, in words.
     view: str
     machine: str
     storage: str
@@ -78,7 +79,8 @@ class ExplainRun(TypedDict):
     lifetimes: bool
 
 
-#: Counts of a region, an address range or a piece of code.
+#: Counts of a region, an address range or a piece of code. In each column: name, type, nullable,
+#: unit, meaning, heading.
 _COUNTS: Final = (
     Column("references", "int64", False, "", "References; 0 in tables of code, which do not "
                                              "count them."),

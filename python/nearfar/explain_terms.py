@@ -144,6 +144,7 @@ def _share(part: float, whole: float) -> float | None:
 
 def cost_ns(place: declared.TotalRow, terms: Sequence[Term]) -> float:
     """Nanoseconds that the events of a place cost."""
+    # T_A + T_D: the engine adds the model's time in this order.
     return sum(
         sum(place[term.event] * term.each_ns for term in terms if term.event and term.part == part)
         for part in ("T_A", "T_D")

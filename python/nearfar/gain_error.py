@@ -11,7 +11,7 @@ from typing import Final
 from nearfar import units
 
 #: The error of a gain: MIN_ERROR, or RELATIVE_ERROR times the gain if that is larger. More than
-#: half of the measured gains (docs/validation.md) are within it; the others are larger.
+#: half of the measured gains (docs/validation.md) are within it.
 MIN_ERROR: Final = 0.05
 RELATIVE_ERROR: Final = 1 / 3
 

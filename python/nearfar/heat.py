@@ -29,6 +29,7 @@ _GAP: Final = 64 << 20
 #: Quantile of the normal distribution for bounds of 95 %.
 _Z: Final = 1.96
 
+#: In each column: name, type, nullable, unit, meaning.
 _BOUNDS: Final = (
     Column(
         "low_bytes",
@@ -154,7 +155,7 @@ def heat(path: str | PathLike[str]) -> HeatResult:
             parts = (least * size, share * size, most * size, size if count else 0)
             values = [value + part for value, part in zip(values, parts, strict=True)]
             total += size * time
-            piece = max(0, bisect_right(starts, low) - 1)
+            piece = bisect_right(starts, low) - 1
             while piece < len(pieces) and pieces[piece][0] < high:
                 overlap = (min(high, pieces[piece][1]) - max(low, pieces[piece][0])) * time
                 hot[piece] += share * overlap

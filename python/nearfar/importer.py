@@ -84,6 +84,6 @@ def _import_heat(
             f"name that ends in .heat"
         )
     check_output(to, force=force)
-    add_inputs([source])
+    add_inputs([source])  # an output must not replace the source
     damo.read(source).write(to, force=force)
     return to

@@ -20,6 +20,7 @@ from nearfar.symbols import Symbols
 if TYPE_CHECKING:
     import pyarrow
 
+#: In each column: name, type, nullable, unit, meaning.
 _ROWS: Final = Rows(
     columns=(
         Column(
@@ -231,6 +232,7 @@ def rows(info: Mapping[str, object]) -> Iterator[tuple[str, str, str, object]]:
         elif isinstance(value, list):
             for item in value:
                 name = _ITEM.get(key, "")
+                # None for the first touches in `reuse`, which have no distance.
                 label = item.get(name)
                 for quantity, cell in item.items():
                     if quantity != name:

@@ -64,6 +64,7 @@ def check_rows(result: type[Result], rows: int) -> None:
     """Refuse, before the work, more rows than the result's page can show."""
     from nearfar.result import load
 
+    # `page` is the page's class as text, `module:name`.
     load(str(result.page)).check_rows(rows)
 
 

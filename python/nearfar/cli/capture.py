@@ -71,7 +71,7 @@ def run(
 
     outcome = captures.run(command or [], output, force=force, progress=on_progress, **options)
     if show is not None:
-        print("\x1b[K", end="", file=sys.stderr)
+        print("\x1b[K", end="", file=sys.stderr)  # clear the progress line
     info = outcome.info
     threads = len(info["threads"])
     pages = sum(info["pages_by_kinds"].values())

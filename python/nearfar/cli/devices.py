@@ -40,7 +40,7 @@ def run(
 
     check_format(output_format)
     check_outputs(out, force, html)
-    with progress(f"devices {trace}", records(trace, {})) as on_progress:
+    with progress(f"devices {trace}", records(trace)) as on_progress:
         result = devices(trace, progress=on_progress, **options)
     save(result, out, force, html)
     print_result(result, output_format, html)

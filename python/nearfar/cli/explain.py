@@ -43,7 +43,7 @@ def run(
     from nearfar.explain import explain
 
     check_format(output_format, hint="")
-    check_outputs(None, force, html)
+    check_outputs(out=None, force=force, html=html)
     with progress(f"explain {run}", records_of_run(run)) as on_progress:
         found = explain(run, progress=on_progress, **options)
     save_page(html, found.html, force)

@@ -38,6 +38,7 @@ def run(
 
     with progress(f"importing {file}") as on_progress:
         trace = importer.import_trace(file, out, force=force, progress=on_progress, **options)
+    # A trace is a folder; the file is a .heat file of DAMON's snapshots.
     if trace.is_file():
         from nearfar.heat import heat
 

@@ -45,7 +45,7 @@ def run(
     from nearfar.cli._progress import progress, records
 
     check_format(output_format, hint="")
-    check_outputs(None, force, html)
+    check_outputs(out=None, force=force, html=html)
     with progress(f"reading {trace}", records(trace, options)) as on_progress:
         found = study.info(trace, heatmap=html is not None, progress=on_progress, **options)
     save_page(html, found.html, force)

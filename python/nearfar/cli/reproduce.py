@@ -44,7 +44,7 @@ def run(
     from nearfar.reproduce import everything, names, reproduce
 
     check_format(output_format, hint="")
-    check_outputs(None, force, html)
+    check_outputs(out=None, force=force, html=html)
     if (study is None) is not all_studies:
         raise NearfarError(
             f"reproduce: give a study ({', '.join(names())}), a paper (000 to 004) or --all"

@@ -14,6 +14,7 @@ GROUP = "Run"
 SETTINGS = {
     "context_settings": {
         "allow_interspersed_args": False,
+        # Options of other tools, and what to do instead.
         "obj": dict.fromkeys(
             ("-p", "--pid", "--watch"),
             "run starts a program; to see a running `nearfar run`, use `nearfar watch PID`",

@@ -88,9 +88,11 @@ def run(
     from nearfar.output import watched
     from nearfar.result import RUN
 
+    # The inputs include the words after `--`.
     command, inputs = after_dashes(), inputs or []
     recording, options = _split(options)
     vm_source = recording.get("vm") or recording.get("kernel")
+    # A virtual machine is recorded without a command on the host.
     if vm_source and not inputs:
         command, record = [], record or default_output([vm_source])
     if command is None and recording:
@@ -202,7 +204,7 @@ def _record(
             str(error).replace("with -o", "with --record"), error.exit_code
         ) from None
     if show is not None:
-        print("\x1b[K", end="", file=sys.stderr)
+        print("\x1b[K", end="", file=sys.stderr)  # clear the progress line
     if outcome.exit_code:
         say(f"warning: the program exited with status {outcome.exit_code}")
     for warning in outcome.warnings:

@@ -57,6 +57,7 @@ def run(
     with _progress() as on_progress:
         result = sweeps.sweep(study, out, force=force, progress=on_progress, **options)
     has_rows = len(result.failed) < len(result.cells)
+    # CSV and Parquet need a finished cell.
     if (has_rows or output_format in ("table", "json")) and not print_rows(result, output_format):
         from nearfar.report.tables import show
 

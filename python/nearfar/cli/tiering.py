@@ -96,7 +96,7 @@ def run(
         )
     save(result, out, force, html)
     print_result(result, output_format, html)
-    if output_format != "table":
+    if output_format != "table":  # the table has this among its answers
         say_notes(filter(None, [too_small(result.run)]))
         return
     curves = policy_curves(result)

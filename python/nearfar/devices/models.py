@@ -97,13 +97,13 @@ class Device:
         """Nanoseconds per reference with ``memory`` bytes for pages, without first touches."""
         if self.access == FAULT:
             return pages.time(memory, self.name)
-        whole = pages.any_row(pages.peak)
+        unevicted = pages.any_row(pages.peak)
         device_ns = (
             pages.reads(memory) * self.read_ns
             + pages.reads(memory + self.cache) * self.flash_ns
             + pages.any_row(memory)["dirty_evictions"] * self.write_ns
         )
-        return counted_ns(whole, whole=False) + device_ns / whole["references"]
+        return counted_ns(unevicted, whole=False) + device_ns / unevicted["references"]
 
     def needed(self, memory: int, peak: int) -> int:
         """DRAM for ``memory`` bytes of pages and, with zram, for the other pages, compressed."""
@@ -175,7 +175,7 @@ class Prices:
     def cost(self, device: Device, memory: int, rest: int) -> float | None:
         """The price of ``memory`` bytes of DRAM and ``rest`` of the device; None without prices."""
         dram, price = self.of.get("dram"), self.of.get(device.name)
-        if device.ratio is not None:
+        if device.ratio is not None:  # zram: `memory` includes its compressed pages
             price = 0.0
         if dram is None or price is None:
             return None

@@ -39,6 +39,7 @@ def online_lines(row: numa_plan.Row) -> list[str]:
     """
     if row["mode"] not in _ONLINE_MODES:
         return []
+    # A mode without nodes uses all memory, and preferred-many falls back to any node.
     all_far = not row["nodes"] or row["mode"] == "preferred-many"
     nodes = [node for node in row["far_nodes"] if all_far or node in row["nodes"]]
     if not nodes:

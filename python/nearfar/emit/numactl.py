@@ -35,6 +35,7 @@ def emit(row: numa_plan.Row) -> str:
     refuse_memory_mode(row)
     nodes = node_list(row["dram_nodes"] if row["mode"] == "alius" else row["nodes"])
     option = _OPTION.get(row["mode"], "--preferred-many")
+    # Modes that take no nodes, such as `local`, have the kernel's default policy.
     policy = f"{option}={nodes}" if nodes else "--localalloc"
     command = f'exec numactl --cpunodebind={row["from"]} {policy} -- "$@"'
     return script([heading(row)], [command])

@@ -99,7 +99,7 @@ class Archive:
             self.folder(path, mode)
         elif member.issym():
             self.link(path, member.linkname)
-        elif member.islnk():
+        elif member.islnk():  # a hard link becomes a symbolic link
             self.link(path, f"/{_placed(member.linkname)}")
         elif data := tar.extractfile(member):
             self.file(path, data.read(), mode)
@@ -121,7 +121,8 @@ class Archive:
             return
         self._known.add(path)
         name = path.encode() + b"\0"
-        # newc: inode, mode, uid, gid, links, time, size, device, rdevice, name size, checksum.
+        # newc: inode, mode, uid, gid, links, time, size, device and
+        # rdevice (major, minor), name size, checksum.
         fields = [len(self._known), mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(name), 0]
         head = b"070701" + b"".join(b"%08x" % field for field in fields) + name
         for part in (head, data):

@@ -65,6 +65,7 @@ class Run:
         Raises:
             NearfarError: QEMU is missing or failed (exit code 3), or the guest did not finish (1).
         """
+        # Emulation (tcg) needs no access to /dev/kvm.
         words = [*start, program(*self._architecture.qemu), "-no-user-config", "-nodefaults"]
         words += [*options, "-accel", "tcg", "-display", "none", "-no-reboot"]
         words += ["-serial", f"file:{self._folder / 'console'}", "-device", "virtio-serial-pci"]

@@ -112,14 +112,15 @@ class Hardware:
         Raises:
             NearfarError: QEMU does not support such nodes.
         """
+        # The nodes with processors.
         hosts = [number for number, node in enumerate(self.nodes) if node.cpus]
         cores = self.nodes[0].cpus
         sockets = sorted({self.nodes[host].socket for host in hosts})
         by_socket = [
             [host for host in hosts if self.nodes[host].socket == socket] for socket in sockets
         ]
-        dies = len(by_socket[0]) if by_socket else 0
-        if hosts[:1] != [0] or any(len(members) != dies for members in by_socket):
+        per_socket = len(by_socket[0]) if by_socket else 0
+        if hosts[:1] != [0] or any(len(members) != per_socket for members in by_socket):
             raise NearfarError(
                 "guest: QEMU needs processors on node 0, and equally many nodes "
                 "with processors on each socket"
@@ -133,7 +134,7 @@ class Hardware:
         words = ["-machine", f"{machine}{',hmat=on' if self.links else ''}", "-cpu", processor]
         added = any(node.added for node in self.nodes)
         words += ["-m", f"{self.memory >> 20}M" + (",slots=64,maxmem=64G" if added else "")]
-        groups = f"sockets={len(sockets)},{architecture.groups}={dies}"
+        groups = f"sockets={len(sockets)},{architecture.groups}={per_socket}"
         words += ["-smp", f"{cores * len(hosts)},{groups},cores={cores},threads=1"]
         for number, node in enumerate(self.nodes):
             near = min((self._distance(host, number), host) for host in hosts)[1]
@@ -148,7 +149,8 @@ class Hardware:
                 words += ["-device", f"pc-dimm,memdev=a{number},node={number}"]
         for socket, members in enumerate(by_socket):
             for group, host in enumerate(members):
-                place = f",{architecture.groups[:-1]}-id={group}" if dies > 1 else ""
+                # The name in the singular: die-id or cluster-id.
+                place = f",{architecture.groups[:-1]}-id={group}" if per_socket > 1 else ""
                 words += ["-numa", f"cpu,node-id={host},socket-id={socket}{place}"]
         numbers = range(len(self.nodes))
         for a in numbers:

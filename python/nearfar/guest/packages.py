@@ -182,6 +182,7 @@ class Packages:
         options = {
             "APT::Architecture": self.architecture,
             "APT::Architectures": self.architecture,
+            # As root, apt would change to the user _apt, who cannot write to the cache.
             "APT::Sandbox::User": "root",
             "Acquire::ForceHash": "SHA256",
             "Acquire::Languages": "none",
