@@ -86,7 +86,7 @@ pub(crate) struct Streams<'a> {
     words: Vec<u64>,
 }
 
-/// Maximum number of fences that are not in the trace yet: more than the rings of a process can hold,
+/// Maximum number of a process's fences that are not in the trace yet: more than its rings can hold,
 /// because a fence has two words for each other stream of the process.
 const MAX_FENCES: usize = 1 << 17;
 
@@ -193,12 +193,12 @@ impl<'a> Streams<'a> {
     fn stop_if_forged(&mut self, program_pid: u32) {
         let expected =
             self.follows_children || self.processes.keys().all(|pid| *pid == program_pid);
-        let fences: usize = self.processes.values().map(|process| process.fences.len()).sum();
+        let few_fences = self.processes.values().all(|process| process.fences.len() <= MAX_FENCES);
         let sound = self.streams.values().all(|stream| !stream.reader.is_forged());
         if self.stopped() {
             // Set the stop word again, in case the program has cleared it: no writer must wait.
             self.recording.out.stop(None);
-        } else if !(expected && sound && fences <= MAX_FENCES && self.shared.is_sound()) {
+        } else if !(expected && sound && few_fences && self.shared.is_sound()) {
             self.recording.stop_forged();
         }
     }

@@ -8,8 +8,8 @@ use crate::{Given, Value};
 
 /// A number in the type's base unit, or text with a unit.
 macro_rules! amounts {
-    ($($(#[$attribute:meta])* $name:ident, $metavar:literal, $parse:path, $expected:literal, $fix:literal,
-       $plain:expr;)*) => {
+    ($($(#[$attribute:meta])* $name:ident, $metavar:literal, $parse:path, $unit:literal, $expected:literal,
+       $fix:literal, $plain:expr;)*) => {
         $(
             $(#[$attribute])*
             #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +23,7 @@ macro_rules! amounts {
                 fn read(given: &Given) -> Result<Self, String> {
                     match given {
                         Given::Text(text) => $parse(text).map(Self),
-                        Given::Whole(number) => u64::try_from(*number)
-                            .map(Self)
-                            .map_err(|_| refuse(given, $expected, $fix)),
+                        Given::Whole(number) => $parse(&format!("{number}{}", $unit)).map(Self),
                         other => Err(refuse(other, $expected, $fix)),
                     }
                 }
@@ -38,10 +36,10 @@ macro_rules! amounts {
 }
 amounts! {
     /// Bytes, above 0.
-    Bytes, "SIZE", units::parse_bytes, "a size", "write a size above 0 such as 4096, 4K or 2M",
+    Bytes, "SIZE", units::parse_bytes, "", "a size", "write a size above 0 such as 4096, 4K or 2M",
         Json::from;
     /// Nanoseconds.
-    Nanoseconds, "TIME", units::parse_nanoseconds, "a time", "write for example 50us",
+    Nanoseconds, "TIME", units::parse_nanoseconds, "ns", "a time", "write for example 50us",
         |ns| Json::from(shortest_time(ns));
 }
 

@@ -29,7 +29,8 @@ NEEDS = ("vm", "settable_page_bytes", "mechanism", "memory_bytes", "arch")
 def emit(row: PageRow) -> str:
     """The pool of one VM."""
     if not uses_hugetlb(row, "hugetlbfs"):
-        raise NearfarError(f"{row['vm']}: pages of 4K need no pool; nothing to reserve")
+        size = short(row["settable_page_bytes"])
+        raise NearfarError(f"{row['vm']}: pages of {size} need no pool; nothing to reserve")
     return emit_host(row["vm"], [row])
 
 

@@ -200,9 +200,9 @@ impl Memtis {
                 self.counts.flags[at] = 0;
                 self.splitter.forget(page, span);
             } else {
-                let count = self.counts.of[at];
-                self.splitter.cool(page, span, bin(count), self.threshold);
-                self.counts.set(at, span, count / 2);
+                let halved = self.counts.of[at] / 2;
+                self.splitter.cool(page, span, bin(halved), self.threshold);
+                self.counts.set(at, span, halved);
                 self.classify(mem, page);
             }
         });
@@ -288,7 +288,11 @@ impl Memtis {
         let waiting = self.waiting(mem);
         let must_stay_free =
             if waiting > 0 { waiting + keep_free } else { self.demotion_mark(mem) };
-        if used + must_stay_free <= all { 0 } else { used + waiting + keep_free - all }
+        if used + must_stay_free <= all {
+            return 0;
+        }
+        // Negative only if `demote_share` exceeds `promote_share`.
+        (used + waiting + keep_free).saturating_sub(all)
     }
 
     /// A batch of the demoter. Returns whether there is more to do at once.

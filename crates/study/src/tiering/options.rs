@@ -333,7 +333,11 @@ impl Options {
                 None => bytes(node.available()),
             };
             if frames == 0 {
-                let flag = if index == 0 { "--fast" } else { "--slow" };
+                let flag = match index {
+                    0 => "--fast",
+                    _ if index == last => "--slow",
+                    _ => "--machine",
+                };
                 return Err(Error::input(
                     flag,
                     format!("node {} would have no page frame", node.name),

@@ -148,7 +148,7 @@ impl Splitter {
         self.skews.clear();
     }
 
-    /// Halve the counts of a mapping's base pages. The mapping's own count was in bin `own_bin`.
+    /// Halve the counts of a mapping's base pages. The mapping's own count, halved, is in bin `own_bin`.
     pub(super) fn cool(&mut self, page: Page, span: u32, own_bin: usize, threshold: usize) {
         if self.is_off() {
             return;

@@ -56,8 +56,10 @@ impl World {
         let (busy_from, busy_to) = (self.traffic(from), self.traffic(to));
         let nodes = &self.hardware.nodes;
         let ps = nodes[from].copy_ps(&nodes[to], bytes, busy_from, busy_to);
-        self.moved[from] += bytes as f64 * nodes[from].local.read.busy_ps;
-        self.moved[to] += bytes as f64 * nodes[to].local.write.busy_ps;
+        if self.running.is_some() {
+            self.moved[from] += bytes as f64 * nodes[from].local.read.busy_ps;
+            self.moved[to] += bytes as f64 * nodes[to].local.write.busy_ps;
+        }
         if !self.by_kernel() {
             self.copied(from, to, frames);
         }
@@ -116,8 +118,6 @@ impl World {
 
     /// Update the costs of accesses for the current traffic.
     pub(super) fn update_costs(&mut self) {
-        // Left by the program's own events; kernel threads' steps have taken theirs.
-        self.moved = [0.0; MAX_NODES];
         let now = self.event.max(self.reached());
         let mut busy = [0.0; MAX_NODES];
         for worker in self.workers.iter().filter(|worker| worker.busy_until > now) {
