@@ -10,7 +10,7 @@ from measure import Row, row
 
 NAME = "ssd"
 SUMMARY = "the ssd study on pigz, and flash commands of a drive under constant garbage collection"
-#: Settings of `--epf`: for which faults on pages in flash the thread sleeps.
+#: Settings of `--epf` (embedded page fault): for which faults on pages in flash the thread sleeps.
 POLICIES = ("none", "all", "smart:50us")
 #: MQSim (CMU-SAFARI/MQSim@7ec40e3), measured once on one core of a similar machine: its three
 #: sample workloads, and a small geometry on which it collects garbage.
@@ -38,7 +38,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
                 f"{cell['embedded_faults']:,} embedded page faults; decoding included")
         )  # fmt: skip
     requests = 100_000 if quick else 1_000_000
-    # The case `flash` reads no trace.
+    # The command `flash` reads no trace.
     flash = inputs.measure("flash", Path("-"), *more, "--requests", str(requests), cores=1)
     seconds = flash["work"]["cpu_seconds"]
     note = f"{flash['collections']:,} collections, WA {flash['write_amplification']:.2f}; {MQSIM}"

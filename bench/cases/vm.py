@@ -1,4 +1,4 @@
-"""Captures of virtual machines: time, size, and references compared with a capture outside."""
+"""Captures of virtual machines: time, size, and references compared with a capture outside them."""
 
 from __future__ import annotations
 
