@@ -70,6 +70,7 @@ def compare(
                 requests += found["requests"]
                 checked += 1
             if number == 0:
+                # The study's TLB by default: 64 entries, LRU.
                 found = run([sys.executable, PEER, file, "lru:64"], cores=1).json()[0]
                 same(cells[0]["tlb_misses"], found["misses"], "TLB misses", size, 64)
                 checked += 1

@@ -44,7 +44,7 @@ def _head(first: str, rule: str) -> list[str]:
 
 
 def _right(cell: dict[str, Any]) -> bool:
-    """Whether a predicted gain is near the measured one, with its sign if that is significant."""
+    """Whether a predicted gain is near the measured one, and has its sign if it is significant."""
     return near(cell) and (right_sign(cell) or not shown(cell))
 
 
@@ -53,11 +53,11 @@ def programs() -> str:
     lines = _head("| program | 4 KiB | |", "|---|---:|---|")
     for name, own in _by_program().items():
         base = statistics.median(sum(spent) for cell in own for spent in cell["base"])
-        wanted = sum(own[0]["predicted_base"].values())
+        predicted_base = sum(own[0]["predicted_base"].values())
         measured = " | ".join(percent(gains(cell)) for cell in own)
         predicted = " | ".join(_predicted(cell) for cell in own)
         lines.append(f"| `{name}` | {base:.2f} s | measured | {measured} |")
-        lines.append(f"| | {wanted:.2f} s | predicted | {predicted} |")
+        lines.append(f"| | {predicted_base:.2f} s | predicted | {predicted} |")
     return "\n".join(lines) + "\n"
 
 

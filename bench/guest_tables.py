@@ -80,13 +80,14 @@ def _counted(cell: dict[str, Any]) -> list[str]:
     low, high = interval(taken(cell))
     read = middle("read_pages")
     whole = middle("swpin") * cell["page_bytes"] / 4096
+    # Medians may come from different laps, so that the part may exceed the whole.
     in_one_piece = f"{min(1.0, whole / read):.0%}" if read and cell["page_bytes"] > 4096 else ""
     huge_pages = statistics.median(cell["obtained"])
     return [
         f"{statistics.median(taken(cell)):.2f} ({low:.2f} to {high:.2f})",
         f"{middle('system_seconds'):.2f}",
         f"{middle('major'):,.0f}",
-        f"{read / 256:,.0f}",
+        f"{read / 256:,.0f}",  # MiB
         in_one_piece,
         f"{huge_pages:,.0f}" if huge_pages else "",
         str(len(laps)),

@@ -50,7 +50,7 @@ class Inputs:
         zipf_pages: pages of the Zipf trace.
         engine: the built `nearfar-bench`.
         remarks: what the reader of the figures must know, such as skipped cases.
-        cells: measurements of the current case of `VALIDATION`, which the record keeps.
+        cells: measurements of the current case, which the record keeps.
         machine_file: text of the measured machine file; empty if no case measured the machine.
     """
 
@@ -136,8 +136,8 @@ class Inputs:
             self.remarks.append("graph: QEMU or gcc is not there; its capture is left out")
             return None
         to = self.scratch / "graph.trace"
-        part = 2.0 if self.refs >= 1_000_000 else 0.1
-        run(nearfar("capture", "--force", "-o", to, "--", *program.make(self.scratch, part)))
+        scale = 2.0 if self.refs >= 1_000_000 else 0.1
+        run(nearfar("capture", "--force", "-o", to, "--", *program.make(self.scratch, scale)))
         return to
 
     def generate(self, name: str, to: Path, refs: int, pages: int, *more: str) -> Path:

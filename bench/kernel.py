@@ -182,7 +182,7 @@ def run_limited(
 
 @contextmanager
 def limited_group(where: Controller, name: str, limit: int | None) -> Iterator[Path]:
-    """Make a group that reclaims anonymous memory only; its processes are killed with the block.
+    """A new group that reclaims anonymous memory only; the end of the block kills its processes.
 
     Args:
         where: the memory controller.

@@ -141,6 +141,7 @@ def recorded_and_studied(
             else cell[name] * cell["references"] - other_faults
             for name in ("fault_rate_low", "fault_rate_high")
         )
+        # Negative if the interval of all faults begins below the number of other faults.
         count |= {"predicted": cell["swap_ins"], "low": max(low, 0), "high": high}
     return {
         "rate": sample["rate"],

@@ -11,9 +11,11 @@ from measure import BenchError, Finished, Row, nearfar, ratios, row, run
 NAME = "capture"
 SUMMARY = "`nearfar capture -- gzip -dc` against bare QEMU and against Lackey; size of the trace"
 
-#: Lackey runs on one 40th of the text, because it takes minutes for what QEMU does in a second.
+#: Lackey runs on one 40th of ``Inputs.text_bytes``, because it takes minutes for what QEMU does in
+#: a second.
 LACKEY_PART = 40
-#: Factor of the text's length, so that Python's start-up takes a small part of the time.
+#: Captured text, as a multiple of ``Inputs.text_bytes``, so that Python's start-up takes a small
+#: part of the time.
 TEXT_FACTOR = 6
 #: Shares of the pages to sample, and the goal of the time as a multiple of bare QEMU's.
 SAMPLES = {"1%": "<= 2.5", "0.1%": "<= 1.8"}

@@ -85,7 +85,8 @@ def compared(truth: Estimates, found: Estimates) -> list[dict[str, object]]:
     return [
         {"of": of, "at": at, "true": truth[of, at][0], "found": value, "low": low, "high": high}
         for (of, at), (value, low, high) in found.items()
-        # Skip TLB miss rates with too few bursts (interval 0 to 1), and gains that depend on them.
+        # Skip TLB miss rates of samples with too few bursts (their interval is 0 to 1), and gains
+        # that depend on them.
         if low is not None and high is not None and found.get(("tlb", at), (0, 0, 0))[2] != 1
     ]
 

@@ -89,7 +89,7 @@ def measured(
             subprocess.run(words, stdout=subprocess.DEVNULL, check=True)
             return [time.monotonic() - began]
 
-    once(BASE)
+    once(BASE)  # warm-up
     cells: list[dict[str, Any]] = [{"page_bytes": size, "spent": [], "base": []} for size in sizes]
     for _ in range(turns):
         for cell in cells:

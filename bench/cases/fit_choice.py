@@ -68,6 +68,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
 
 def choices(name: str, trace: Path, table: Path) -> list[dict[str, Any]]:
     """A cell for each storage. ``table``: where to write the rates for `nearfar fit`."""
+    # Only rates are used, which are the same for every storage.
     found = paging(
         trace, machine="desktop-nvm", storage=["nvm-1x"], page_sizes=SIZES, memory=MEMORY,
         view="paper", lifetimes="off",
@@ -81,14 +82,16 @@ def choices(name: str, trace: Path, table: Path) -> list[dict[str, Any]]:
                 rates = known[size]
                 lines.writerow([size, rates["tlb_miss_rate"], rates["fault_rate"]])
     fits = fit_csv(table)
+    # The papers' view has no second-level TLB; the number of pages is not needed for times.
     points = [
-        Point(size, one["tlb_miss_rate"], 0.0, one["fault_rate"], 0.0)
+        Point(size, one["tlb_miss_rate"], second=0.0, faults=one["fault_rate"], pages=0.0)
         for size, one in sorted(known.items())
     ]
     cells = []
     for machine, storage in STORAGES:
         made = decide(fits, machine, storage)
         costs = Costs.of(load(machine), storage, [point.page_bytes for point in points])
+        # Times of address translation and of data, added.
         true = dict(zip(sorted(known), np.add(*costs.exact(points)).tolist(), strict=True))
         cells.append({"program": name, "storage": storage, **judged(made.rows, true)})
     return cells

@@ -1,4 +1,4 @@
-"""Speed of a guest by the host's page size for its memory, and the loss by the advised size.
+"""Speed of a guest by the host's page size for its memory, and time lost with the advised size.
 
 The guest is a QEMU process, which emulates the processor. A control group limits its memory, with
 swap on zram. QEMU requests huge pages (``madvise``), and the host allows one size.
@@ -239,7 +239,7 @@ class Laps:
     def _begin(self) -> None:
         process = self._process()
         limit = self._limits[len(self.found)]
-        # A second earlier, as the guest's time limit starts before its first lap.
+        # A second earlier, because the guest's time limit starts before its first lap.
         self._began = self._began or time.monotonic() - 1
         os.kill(process, signal.SIGSTOP)
         try:
@@ -279,6 +279,7 @@ def shrink(file: Path, limit: int) -> None:
 
 def counts(process: int, page_bytes: int) -> dict[str, float]:
     """Faults and time of a process with all its threads so far, and the machine's swap counts."""
+    # The first word after the name in parentheses is field 3 of proc_pid_stat(5).
     words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     minor, major, user, system = (int(words[place]) for place in (7, 9, 11, 12))
     tick = os.sysconf("SC_CLK_TCK")

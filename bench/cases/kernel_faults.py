@@ -251,5 +251,6 @@ def swap_ins(
     memory = ("--memory", ",".join(sizes), *DEVICE)
     words = nearfar("paging", trace, *STUDY, *memory, "--replacement", policy, *options)
     rows = run(words).json()["rows"]
+    # Only the row of "100%" has a fraction: the other sizes are given in bytes.
     peak = next(each["frames"] for each in rows if each["memory_fraction"] is not None)
     return peak, {each["frames"]: each["swap_ins"] for each in rows}

@@ -26,7 +26,8 @@ PAGES, REFERENCES, TURNS = 16384, 100_000, 7
 QUICK_PAGES, QUICK_REFERENCES, QUICK_TURNS = 2048, 5_000, 1
 #: Share of the pages that fits in fast memory.
 PART = 0.5
-#: `none` moves no pages: it shows the cost of the runtime itself.
+#: `none` moves no pages: it shows the cost of the runtime itself. `ssp`: selective shadow paging
+#: (paper 003).
 POLICIES = ("none", "tpp", "nomad", "ssp")
 #: The far tier: compressed by an algorithm about as fast as zram's lzo-rle.
 FAR = "lz4"
@@ -113,6 +114,7 @@ def fits(program: Path, pages: int, references: int, turns: int) -> list[Row]:
     for _ in range(turns):
         outcome = managed(words, int(pages * kernel.PAGE * PART), "none", far="shm")
         counters = outcome.counters
+        # Window faults: the reference is let through without a promotion.
         faults = counters["window_faults"] + counters["hint_faults"]
         costs.append(1e6 * (seconds(outcome) - processor_seconds(words)) / faults)
     note = "processor time beyond the program's own, a fault; first touches and demotions included"

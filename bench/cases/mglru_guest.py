@@ -47,7 +47,7 @@ MEMORY, SWAP = 1536 << 20, 1 << 30
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
-    """Count faults of every program at every size in one guest; then capture and predict it."""
+    """Count every program's faults at every size in one guest; then capture it and predict them."""
     chosen = {}
     for program in PROGRAMS:
         missing = program.missing()

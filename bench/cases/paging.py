@@ -45,6 +45,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
         ),
     ]  # fmt: skip
     cores = len(os.sched_getaffinity(0))
+    # Threads on all cores; decoding alone is timed, too.
     more = ["--threads", "0", "--decode", "1", "--rounds", str(rounds)]
     found = inputs.measure("study", trace, *more)
     seconds = found["study"]["seconds"]

@@ -31,7 +31,8 @@ from nearfar.run_folder import open_run
 NAME = "real-programs"
 SUMMARY = "real programs under nearfar run with little fast memory: the same output?"
 
-#: Fast memory as shares of what a process needs, policies, and far tiers.
+#: Fast memory as shares of what a process needs, policies (`ssp`: selective shadow paging, paper
+#: 003), and far tiers.
 PARTS, POLICIES, TIERS = (0.25, 0.5, 0.75), ("ssp", "nomad"), ("zstd", "file")
 QUICK_PARTS, QUICK_POLICIES, QUICK_TIERS = (0.25,), ("ssp",), ("zstd",)
 #: Programs of a quick run.
@@ -152,7 +153,7 @@ def alone(command: Sequence[str], made: Path) -> tuple[str, int, float]:
     process, seconds."""
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as output:
         folder = Path(scratch)
-        folder.chmod(0o755)
+        folder.chmod(0o755)  # PostgreSQL runs as `nobody`
         began = time.monotonic()
         child = subprocess.Popen(_filled(command, made, folder), stdout=output, cwd=folder)
         most = 0
@@ -168,6 +169,7 @@ def alone(command: Sequence[str], made: Path) -> tuple[str, int, float]:
 def live_descendants(root: int) -> list[int]:
     """A process and its descendants."""
     family = [root]
+    # The loop also visits what it appends.
     for pid in family:
         try:
             tasks = [*Path(f"/proc/{pid}/task").iterdir()]

@@ -22,6 +22,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     for _ in range(rounds):
         for workers, found in seconds.items():
             out = inputs.scratch / "sweep"
+            # The threads are shared out among the workers.
             more = ["--workers", str(workers), "--threads", str(workers), "-o", str(out)]
             found.append(run(nearfar("sweep", file, *more), discard=True).seconds)
             shutil.rmtree(out)

@@ -105,7 +105,10 @@ def predict(
     sleep_ms: float = SLEEP_MS,
     linux: str = "6.13",
 ) -> dict[str, dict[str, Any]]:
-    """The row of `nearfar thp` and the memory over time that it predicts, by policy."""
+    """The row of `nearfar thp` and the memory over time that it predicts, by policy.
+
+    ``linux``: the kernel to predict; 6.13 stands for later ones, too.
+    """
     options = ("--policy", ",".join(policies), "--machine", machine, "--linux", linux)
     khugepaged = ("--scan-sleep", f"{1e6 * sleep_ms:.0f}ns", "--pages-to-scan", str(PAGES))
     study = run(

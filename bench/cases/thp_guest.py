@@ -116,7 +116,8 @@ def compare(name: str, policies: tuple[str, ...], scratch: Path) -> list[dict[st
     ]
 
 
-#: The machine of the prediction: only ratios of its costs matter, as the scan interval is scaled.
+#: The machine of the prediction: only ratios of its costs matter, because the scan interval is
+#: scaled.
 MACHINE = "nvme"
 
 
@@ -167,6 +168,7 @@ def parse(text: str) -> dict[str, Any]:
         found[policy] = {
             "linux": text.partition("kernel ")[2].split()[0],
             "seconds": float(seconds[0]),
+            # 0: bytes in huge pages are not measured here.
             "course": [[bytes_, 0] for bytes_ in course],
             "counts": {name: int(after[key]) - int(before[key]) for name, key in COUNTERS.items()},
         }
@@ -186,7 +188,7 @@ def figures() -> str:
 
 
 def table() -> str:
-    """Every cell as Markdown, largest error of memory first; counts are measured, predicted."""
+    """Every cell as Markdown, largest error of memory first; counts as "measured, predicted"."""
     lines = [
         f"| program | policy | memory, worst tenth | {' | '.join(COUNTERS)} |",
         f"|---|---|---:|{'---:|' * len(COUNTERS)}",

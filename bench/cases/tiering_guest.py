@@ -76,8 +76,8 @@ QUICK = (Program("fits", rounds=2, operations=200_000),)
 #: Every program with each kind of page lists.
 RUNS = [(one, lists) for lists in LISTS for one in PROGRAMS]
 
-#: The guest's script. It reduces effects that the model lacks: no page of the program is in
-#: `ZONE_DMA`, per-CPU lists hold few free pages, and no watermark is boosted.
+#: The guest's script. It reduces effects that `nearfar tiering` does not model: no page of the
+#: program is in `ZONE_DMA`, per-CPU lists hold few free pages, and no watermark is boosted.
 _SCRIPT = """
 set -e
 grep -H . /sys/devices/virtual/memory_tiering/memory_tier*/nodelist
@@ -123,11 +123,12 @@ def measure(one: Program, lists: str, program: Path) -> dict[str, Any]:
     words = [one.cold, one.hot, one.deviation, one.shift, one.rounds, one.operations, one.work]
     arguments = " ".join(map(str, words))
     script = _SCRIPT.format(lists=LISTS[lists], scan_max=one.scan_max, arguments=arguments)
+    # Nanoseconds and bytes a second.
     near, far = Link(80, 100 << 30), Link(250, 25 << 30)
     done = Guest(
         "x86_64",
         Hardware((Node(FAST, cpus=1), Node(SLOW)), links={(0, 0): near, (0, 1): far}),
-        icount=0,
+        icount=0,  # 2^0 ns an instruction
         parameters=("transparent_hugepage=never", "norandmaps"),
     ).run(
         ["sh", "run.sh"],
@@ -153,6 +154,8 @@ def parse(text: str) -> dict[str, Any]:
         counts = re.findall(r"(pages free|min|low|high|promo|managed) +(\d+)\n", about)
         zones[f"{node} {name}"] = {key: int(count) for key, count in counts}
     program = text[text.find("\noperation ") :]
+    # Lines "name value". Each "at" begins a point: one after the first touch of all memory, and one
+    # after each tenth of the run.
     points: list[dict[str, float]] = [{}]
     for line in program.split("\n"):
         name, _, value = line.partition(" ")
@@ -197,6 +200,7 @@ def predict(cell: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
         knobs={
             "autonuma.min_free": f"{zones['0 DMA32']['min'] * 4}KiB",
             "autonuma.scan_period_max": f"{one.scan_max}ms",
+            # The kernel has one setting for both.
             "autonuma.adjust_period": f"{one.scan_max}ms",
             "autonuma.lru_gen": str(cell["lists"] == "mglru").lower(),
         },

@@ -251,7 +251,8 @@ def curve(watched: dict[str, Any]) -> list[Point]:
     if watched["refaults"]:
         seen = [replace(Refaults(**one), file=0.0, file_bytes=0) for one in watched["refaults"]]
         return of_refaults(seen, watched["seconds"] / len(seen), COUNTED)
-    sets = [[WorkingSet(*one[:2], 0.0) for one in cycle] for cycle in watched["cycles"]]
+    # Seconds and anonymous bytes; none of files.
+    sets = [[WorkingSet(*one[:2], file=0.0) for one in cycle] for cycle in watched["cycles"]]
     return of_cycles(sets, COUNTED)
 
 
@@ -332,6 +333,7 @@ def _medians(found: Sequence[dict[str, Any]]) -> list[float]:
 def _checks(found: Sequence[dict[str, Any]]) -> Iterator[Row]:
     of = {check: [cell for cell in found if cell["check"] == check] for check in CHECKS}
     for name in dict.fromkeys(cell["method"] for cell in of["regions"]):
+        # Quantiles of the measured working sets, as shares of the region.
         for part in ("p50", "p75"):
             errors = [abs(cell[part] - 1) for cell in of["regions"] if cell["method"] == name]
             title = f"error of {part} of one region, 10 to 160 MiB: {name}"
@@ -355,6 +357,7 @@ def stated(method: str) -> tuple[float, float]:
         if cell.get("method") == method and cell.get("memory_error") is not None
     )
     cut = int(len(errors) * (1 - WITHIN) / 2)
+    # 0 if all errors between the cuts have the other sign.
     return max(-errors[cut], 0.0), max(errors[-1 - cut], 0.0)
 
 

@@ -128,6 +128,7 @@ def case_agreements(machine: str, case: dict[str, Any], mode: str | None = None)
         found = [{part["node"]: part["bytes"] // _PAGE for part in r["landed"]} for r in rows]
         return [[row[node] for node in range(count)] for row in found]
 
+    # A step of the path: allocated pages so far, then those on each node.
     steps = [step[0] for step in case["path"]]
     model = landed(steps)
     apart = max(

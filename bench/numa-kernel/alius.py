@@ -103,11 +103,12 @@ def record(variant: str, kernel: Path) -> dict[str, Any]:
     topology = numa.topology(MACHINE)
     sizes = [(pages, ()) for pages in SIZES]
     # Allocations of programs, which exceed DRAM, need the memory that only "alius" uses.
+    # The first two cases have the default policy.
     users = placement.cases(topology)[:2] if variant == "alius" else []
     files: dict[str, Path | bytes] = {
         "/work/allocate": placement.compiled(),
         "/cases": "".join(placement.line(case, topology) for case in users).encode(),
-        "/work/online": b"",
+        "/work/online": b"",  # no devices to make system memory
         "/work/sizes": "".join(f"{pages}\n" for pages in SIZES).encode(),
         "/work/persistent.sh": Path(__file__).with_name("persistent.sh"),
     }

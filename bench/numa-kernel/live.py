@@ -129,6 +129,9 @@ def _library(architecture: str) -> Path:
 def parse(text: str) -> dict[str, Any]:
     """Parse the output of :data:`_SCRIPT`: the kernel's version, and results by case.
 
+    Pages on nodes 0 and 1: ``@@nodes`` as the kernel counts, ``@@used`` as the runtime does,
+    ``@@hot`` those read over and over. ``@@left``: free MiB of node 1 before and after the run.
+
     Raises:
         NearfarError: a program read wrong data.
     """

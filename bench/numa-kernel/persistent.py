@@ -79,6 +79,7 @@ def record(variant: Variant, firmware: str = "") -> dict[str, Any]:
         NearfarError: QEMU, a tool or a package is missing, or the guest failed.
     """
     topology = numa.topology(MACHINE)
+    # The first two cases have the default policy.
     users = [] if variant.kernel_too else placement.cases(topology)[:2]
     sizes = _SIZES if variant.kernel_too else _SIZES[:_UP_TO_TOO_LARGE]
     lines = (f"{pages} {_interleave(nodes)}\n" for pages, nodes in sizes)
@@ -118,7 +119,7 @@ def made_slit(topology: dict[str, Any], firmware: bytes) -> bytes:
     for a, b in itertools.permutations(range(size), 2):
         if a in far or b in far:
             at = 44 + a * size + b
-            table[at] = min(table[at] + 100, 254)
+            table[at] = min(table[at] + 100, 254)  # 255: unreachable
     revision = int.from_bytes(table[24:28], "little") + 1
     table[24:28] = revision.to_bytes(4, "little")
     table[9] = 0
@@ -127,6 +128,7 @@ def made_slit(topology: dict[str, Any], firmware: bytes) -> bytes:
 
 
 def _emitted(kind: str, variant: Variant, topology: dict[str, Any]) -> str:
+    """What ``nearfar numa plan --emit KIND`` writes for the variant's mode."""
     nodes = topology["nodes"]
     row = {
         "vm": "all",
@@ -171,7 +173,11 @@ def _guest(topology: dict[str, Any]) -> Guest:
 
 
 def own(text: str, asked: Sequence[tuple[int, tuple[int, ...]]]) -> dict[str, Any]:
-    """Parse the guest's output about the kernel's own allocations (``asked``) and about zones."""
+    """Parse the guest's output about the kernel's own allocations (``asked``) and about zones.
+
+    Its lines: ``@@vmalloc PAGES PREFIX``; ``@@vfree`` and the free pages of each node; ``@@vlanded
+    N0=PAGES ...``, without counts if the allocation failed; ``@@zone NODE NAME PAGES``.
+    """
     found: list[dict[str, Any]] = []
     zones = []
     for line in text.splitlines():

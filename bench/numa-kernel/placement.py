@@ -170,6 +170,7 @@ def _pages(nodes: Sequence[dict[str, Any]]) -> list[int]:
 
 def line(case: Case, topology: dict[str, Any]) -> str:
     """A case as a line of ``/cases``, which ``allocate.rs`` reads."""
+    # Each node with cores has one processor in the guest, numbered in this order.
     processors = [node["node"] for node in topology["nodes"] if node["cpus"]]
     numbers = [",".join(map(str, given)) for given in (case.nodes, case.weights)]
     words = [case.name, processors.index(case.origin), _POLICIES[case.policy], *numbers, case.pages]

@@ -14,6 +14,9 @@ use crate::measure::Rounds;
 
 pub const OPTIONS: &[&str] = &["--rounds", "--page-bytes"];
 
+/// Every reference is a load: stack distances do not depend on writes.
+const WRITE: bool = false;
+
 /// Page references of the trace as dense ids, in order of first reference, and the number of pages.
 /// A record that crosses a page boundary references both pages.
 fn dense(reader: &Reader, page_bytes: u64) -> Result<(Vec<u32>, usize)> {
@@ -40,7 +43,7 @@ fn by_stack(references: &[u32]) -> StackDistance {
     let ahead = references.iter().skip(AHEAD).chain(references.last().into_iter().cycle());
     for (&page, &soon) in references.iter().zip(ahead) {
         stack.prefetch(soon);
-        black_box(stack.access(page, false));
+        black_box(stack.access(page, WRITE));
     }
     stack
 }
@@ -57,7 +60,7 @@ fn by_fenwick(references: &[u32], pages: usize) -> Fenwick {
 fn check(references: &[u32], pages: usize) -> Result<()> {
     let (mut stack, mut fenwick) = (StackDistance::new(), Fenwick::new(references.len(), pages));
     for (number, &page) in references.iter().enumerate() {
-        let (ours, plain) = (stack.access(page, false), fenwick.access(page));
+        let (ours, plain) = (stack.access(page, WRITE), fenwick.access(page));
         if ours != plain {
             return Err(Error::input(
                 format!("reference {number}"),

@@ -37,6 +37,7 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     let dram = (pages as f64 * share) as u64 * 4096;
     let epf = arguments.list("--epf")?.unwrap_or_else(|| vec!["none".to_owned()]);
     let machine = umd()?;
+    // `None`: no disk, so that reading files takes no time.
     let host = Host::new(&machine, None)?;
     let options = Options::new(&epf, &[dram], host, USED, Replay::default())?;
     let mut rounds: Vec<_> = options.settings.iter().map(|_| Rounds::default()).collect();
@@ -87,6 +88,7 @@ pub fn flash(arguments: &Arguments) -> Result<Value> {
                 } else {
                     ftl.write(page, &mut run);
                 }
+                // As for a page into the drive's DRAM and one out of it, 50 ns each.
                 Step::Delay { ns: 100 }.append(&mut steps);
                 array.submit(now, &steps);
                 under_way += 1;

@@ -57,7 +57,7 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
         scrambled: true,
         hottest_first: false,
         mix,
-        rounds: 4,
+        rounds: 4, // after a warm-up round
         scale,
         huge: false,
         rss_gib: None,
@@ -94,6 +94,7 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
             let mut sum = 0u64;
             let mut block = Block::default();
             for (index, phase) in workload.phases.iter().enumerate() {
+                // Seed 1, thread 0.
                 let mut source = workload.source(index, 1, 0)?;
                 let mut left = phase.accesses;
                 while left > 0 {

@@ -25,12 +25,14 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
     }
     let options = Options::try_from(&Request::read(&given).map_err(Error::refused)?)?;
     let name: String = arguments.option("--machine")?.unwrap_or_default();
+    // A built-in machine, so no folder to search.
     let processor = Machine::load(&name, Path::new(""))?.processor(None)?;
     let reader = arguments.open()?;
     let (mut study, mut view, mut slow) = (Rounds::default(), Rounds::default(), Rounds::default());
     let mut cells = Vec::new();
     for _ in 0..arguments.rounds()? {
         let lives = study.time(|| simulate(&reader, &options, &mut |_| Ok(())))?.lifetimes;
+        // `&[]`: no storage to read files from.
         let fast =
             view.time(|| times(&reader, &options, (&processor, &[]), lives, &mut |_| Ok(())))?;
         cells = fast.iter().map(|time| json!({"fast": plain(time)})).collect();
