@@ -2,7 +2,7 @@
 
 Before a change, the step that undoes it is written to a journal. A process holds the lock of its
 journal, so that one run at a time changes the machine. An unlocked journal was left by a killed
-run: the next run executes it. A reboot removes journals, as it undoes all these changes.
+run: the next run executes it. A reboot undoes all these changes, and removes the journals.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import placement
 from nearfar.errors import NearfarError
 
 ROOT = Path(__file__).parent.parent.parent
-#: Records that the tests compare with, without QEMU.
+#: Records that the tests compare with the model, without QEMU.
 RECORDS = ROOT / "tests" / "data" / "numa"
 #: Machines, and whether their nodes without cores are added to the running system.
 MACHINES = (("optane-4node", False), ("optane-4node", True), ("cxl-2socket", False))
@@ -41,9 +41,11 @@ def compared(
     firmware = ""
     for variant in persistent.VARIANTS if everything or options.persistent else ():
         record = persistent.record(variant, firmware)
+        # The guest's own SLIT, from the first record; only the variant "slit" needs it.
         firmware = firmware or record["tables"]["SLIT"]
         found = agree.agreements(record) + persistent.agreements(record)
         yield f"persistent-{variant.name}", record, found
+    # aliusM (paper 004): a patch of the kernel.
     if everything or options.alius:
         kernel = alius.built()
         for name in alius.VARIANTS:

@@ -39,6 +39,7 @@ alone = subprocess.run(
     text=True,
     cwd=folder,
 )
+# Single-user mode prints each column of a result as `1: name = "value" (...)`.
 answers = [line.strip() for line in alone.stdout.splitlines() if " = " in line]
 print(alone.returncode, *answers, sep="\n")
 if alone.returncode:

@@ -46,7 +46,7 @@ def say(**line: object) -> None:
 
 @contextmanager
 def running(*words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program in the group for the block, which starts when it prints a line."""
+    """Run a program in the group; the block starts once the program has printed a line."""
 
     def enter() -> None:
         (GROUP / "cgroup.procs").write_text(str(os.getpid()))
@@ -65,9 +65,13 @@ def regions() -> None:
     """Compare measured working sets with the known one: the program uses one region at a time."""
     for name in asked["methods"]:
         for size in asked["regions"]:
+            # Two regions, each used for 2 s at a time.
             with running("steps", "2", str(size), "2") as child:
                 seen = method(name).watch(
-                    of_pid(child.pid), asked["seconds"], 0.5, lambda so_far: None
+                    of_pid(child.pid),
+                    asked["seconds"],
+                    share=0.5,
+                    progress=lambda so_far: None,
                 )
             # Windows of about 0.3 s: the region changes every 2 s, so most see only one.
             sets = sorted(
@@ -94,10 +98,13 @@ def squeezes() -> None:
     """Squeeze a program repeatedly; report stalls and OOM kills."""
     count, seconds = asked["squeezes"]
     shares, before = [], numbers("memory.events")["oom_kill"]
+    # Uses 16 of 64 MiB.
     with running("hot", "16", "64") as child:
         for _ in range(count):
             since, began = stalled(), time.monotonic()
-            method("squeeze").watch(Target("holds", group=GROUP), seconds, 0.5, lambda so_far: None)
+            method("squeeze").watch(
+                Target("holds", group=GROUP), seconds, share=0.5, progress=lambda so_far: None
+            )
             shares.append((stalled() - since) / 1e6 / (time.monotonic() - began))
         alive = child.poll() is None
     killed = numbers("memory.events")["oom_kill"] - before
@@ -114,7 +121,7 @@ def kills() -> None:
             for _ in range(asked["kills"]):
                 watcher = os.fork()
                 if not watcher:
-                    method(name).watch(target, 30, 0.5, lambda so_far: None)
+                    method(name).watch(target, 30, share=0.5, progress=lambda so_far: None)
                     os._exit(0)
                 time.sleep(draw.uniform(0.01, 2))
                 os.kill(watcher, signal.SIGKILL)

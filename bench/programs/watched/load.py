@@ -110,6 +110,7 @@ class Program:
                     raise SystemExit("it ended")
 
         self.ask = ask
+        # Wait until the program has stored its data.
         ask([1])
 
     def _rows(self) -> str:
@@ -193,10 +194,12 @@ class Program:
         self.ask = ask
         ask([1])
 
-    def _wire(self, wire: socket.socket, query: str, answer: Callable[[int], int]) -> None:
+    def _wire(self, wire: socket.socket, query: str, length: Callable[[int], int]) -> None:
+        """Ask by ``query``; the answer for a key has ``length`` bytes."""
+
         def ask(keys: list[int]) -> None:
             wire.sendall("".join(map(query.format, keys)).encode())
-            left = sum(map(answer, keys))
+            left = sum(map(length, keys))
             while left > 0:
                 left -= len(_more(wire, left))
 

@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 asked = json.loads(sys.argv[1])
+# Import nearfar.watch without its packages' __init__.py, whose dependencies the guest lacks.
 for name in ("nearfar", "nearfar.watch"):
     package = types.ModuleType(name)
     package.__path__ = [str(Path(asked["package"], *name.split(".")[1:]))]
@@ -87,7 +88,7 @@ def watch_by(name: str, pid: int, counter: Path) -> None:
 
 @contextmanager
 def polled() -> Iterator[None]:
-    """Update statistics all the time; otherwise the kernel may kill a process of active pages."""
+    """Keep statistics fresh; otherwise the kernel may kill a process whose pages are active."""
     ended = threading.Event()
 
     def poll() -> None:
@@ -156,10 +157,12 @@ def main() -> None:
     with subprocess.Popen(load, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         try:
+            # `ready PID`.
             pid = int(client.stdout.readline().split()[1])
             time.sleep(asked["warm"])
             for name in asked["methods"]:
                 watch_by(name, pid, counter)
+                # These methods leave memory in swap.
                 if name in ("touch", "squeeze"):
                     swap_in()
             whole = counts(counter)[0]

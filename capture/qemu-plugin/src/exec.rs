@@ -77,6 +77,7 @@ pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
         }
         match inspect(&path) {
             Some(Program::Ours) => break,
+            // The interpreter may be a script too, four deep (execve(2)).
             Some(Program::Script(interpreter, argument)) if depth < 4 => {
                 let rest = arguments.split_off(arguments.len().min(1));
                 arguments = vec![interpreter.clone()];
@@ -92,6 +93,7 @@ pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
     }
     let Some(handover) = reach::prepare_handover() else { return lost(lost::REACH) };
     let argv0 = if arguments.is_empty() { path.clone() } else { arguments.remove(0) };
+    // QEMU would take it for an option.
     if path.starts_with(b"-") {
         path = [b"./".as_slice(), &path].concat();
     }

@@ -22,6 +22,7 @@ static HOST: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 struct Range {
     start: u64,
     end: u64,
+    /// Read 1, write 2, execute 4 (as for `mmap`), and [`SHARED`].
     prot: u64,
     offset: u64,
     device: u64,
@@ -29,6 +30,7 @@ struct Range {
     name: String,
 }
 
+/// Read `/proc/self/maps`: `START-END rwxp OFFSET MAJOR:MINOR INODE  PATH`.
 fn host_mappings() -> Vec<Range> {
     let text = fs::read("/proc/self/maps").unwrap_or_default();
     let parse = |line: &str| -> Option<Range> {
@@ -196,6 +198,7 @@ fn code_segments(path: &str) -> Option<Vec<(u64, u64)>> {
         bytes[at..at + length].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
     };
     let header = read(0, 64).filter(|header| header.starts_with(b"\x7fELF\x02\x01"))?;
+    // `e_phoff`, `e_phentsize` and `e_phnum`.
     let (at, size, count) =
         (number(&header, 32, 8), number(&header, 54, 2), number(&header, 56, 2));
     if size < 56 {
@@ -203,6 +206,7 @@ fn code_segments(path: &str) -> Option<Vec<(u64, u64)>> {
     }
     let mut segments = Vec::new();
     for index in 0..count {
+        // `p_type` is at 0, `p_flags` at 4, `p_offset` at 8, `p_filesz` at 32.
         let entry = read(at.checked_add(index * size)?, 56)?;
         if number(&entry, 0, 4) == LOAD && number(&entry, 4, 4) & EXECUTE != 0 {
             let offset = number(&entry, 8, 8);

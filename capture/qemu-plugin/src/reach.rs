@@ -103,7 +103,7 @@ pub fn release_descriptors() {
 }
 
 /// Clears the effective capabilities of the calling thread until dropped, so that it can open only
-/// what the next program can: unless the user is root, a program starts without capabilities.
+/// what the next program can: unless the user is root, a program usually starts without capabilities.
 pub struct Unprivileged(Option<[u32; 6]>);
 
 /// `struct __user_cap_header_struct` of the calling thread, version 3 (64-bit capabilities).

@@ -161,6 +161,7 @@ impl Recorder {
             return;
         }
         let origin = self.origin.swap(origin::THREAD, Relaxed);
+        // Only the first stream of a forked process has a parent.
         if let Some(slot) = self.claim(origin, 0) {
             self.assign(slot, vcpu);
         }

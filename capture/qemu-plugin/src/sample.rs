@@ -338,6 +338,7 @@ fn begin_without_fetch(vcpu: c_uint, count: u64) {
 /// sample.
 #[inline(always)]
 fn begin_block(vcpu: c_uint, counts: &Counts, word: Option<u64>, count: u64) {
+    // `examine_from` is not 0 in a dense sample, which writes every block.
     if word.is_some() || counts.examine_from.get() != 0 {
         // SAFETY: callers are on the thread of `vcpu`, and have no handle.
         let mut stream = unsafe { Stream::of(vcpu) };

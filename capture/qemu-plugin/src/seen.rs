@@ -35,7 +35,7 @@ pub mod limit {
 pub mod flag {
     /// No fetch needs to be reported.
     pub const FETCH: u8 = 1;
-    /// The page has been touched. Stays set when its memory is discarded.
+    /// The page has been touched. Stays set when its memory is discarded, but not across a fork.
     pub const EVER: u8 = 2;
 }
 

@@ -134,8 +134,8 @@ impl Stream {
         }
         let (now_used, before) = (usage(), CALLED.get());
         let [cpu, sleeps, faults] = std::array::from_fn(|i| now_used[i].saturating_sub(before[i]));
-        // If the call did not sleep, its idle time is at most its processor time, and 0 with page
-        // faults, whose time studies model.
+        // If the call did not sleep, its idle time is at most its processor time, or 0 if it faulted:
+        // studies model the time of page faults.
         let limit = match (sleeps, faults) {
             (0, 0) => cpu,
             (0, _) => 0,
@@ -237,8 +237,8 @@ fn pointer(cursor: u64) -> *mut u64 {
     with_exposed_provenance_mut(cursor as usize)
 }
 
-/// Enter the next chunk, then wait for room in the one after it. The next chunk is free, as a ring
-/// is at most `CHUNKS - 1` chunks full.
+/// Enter the next chunk, then wait for room in the one after it. The next chunk is free, because a
+/// ring is at most `CHUNKS - 1` chunks full.
 #[cold]
 #[inline(never)]
 fn enter_chunk(recorder: &Recorder, slot: &Slot, next: u64) {

@@ -42,6 +42,8 @@ mod lock {
     pub const ON_FAULT: u64 = 2;
 }
 
+/// `PROT_READ | PROT_WRITE`, the protection of the heap.
+const HEAP_PROT: u64 = 3;
 const VFORK: u64 = libc::CLONE_VFORK as u64;
 const THREAD: u64 = libc::CLONE_VM as u64;
 
@@ -178,7 +180,7 @@ pub extern "C" fn before_fork() {
 /// Report the heap that QEMU has set up for the program: empty, at `start`.
 pub fn begin_heap(stream: &mut Stream, start: u64) {
     HEAP.iter().for_each(|bound| bound.store(start, Relaxed));
-    stream.event(&[what::BRK, start, 0, 0, 3], b"[heap]");
+    stream.event(&[what::BRK, start, 0, 0, HEAP_PROT], b"[heap]");
 }
 
 pub extern "C" fn on_return(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result: i64) {
@@ -251,6 +253,7 @@ fn after_success(stream: &mut Stream, call: Call, a: &[u64; 6], done: u64) {
                 transfer(stream, write, a[0], None, done, &vector(words[0], words[1], done));
             }
         }
+        // One file is read (`false`), the other is written (`true`).
         Call::SendFile => {
             transfer(stream, false, a[1], start_offset(a[2], done), done, &[]);
             transfer(stream, true, a[0], None, done, &[]);
@@ -332,7 +335,7 @@ fn waited(stream: &mut Stream, process: u64) {
     }
 }
 
-/// Bytes of a program's address space.
+/// Bytes of a range from 0 that contains any program's address space.
 const ALL: u64 = (1 << 63) - PAGE;
 
 /// The whole pages of a range: first address and bytes.
@@ -365,7 +368,7 @@ fn mapped(stream: &mut Stream, a: &[u64; 6], done: u64) {
     if flags & libc::MAP_ANONYMOUS == 0 {
         name = path(a[4]);
         if let Some(stat) = fstat(a[4] as i32) {
-            // Devices do not map files.
+            // A mapping of a device has no file.
             if stat.st_mode & libc::S_IFMT == libc::S_IFREG {
                 (file, offset) = ((stat.st_dev, stat.st_ino), a[5]);
             }
@@ -395,7 +398,7 @@ fn brk(stream: &mut Stream, done: u64) {
         end.store(done, Relaxed);
     }
     let (start, before) = (start.load(Relaxed), end.swap(done, Relaxed));
-    let fixed = [what::BRK, start, done - start, 0, 3];
+    let fixed = [what::BRK, start, done - start, 0, HEAP_PROT];
     sample::forget(before.min(done), before.abs_diff(done));
     if FENCED.get() {
         stream.event(&fixed, b"[heap]");

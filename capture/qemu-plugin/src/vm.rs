@@ -195,7 +195,7 @@ fn locate(info: u32, addr: u64) -> Option<u64> {
     if hwaddr.is_null() {
         return None;
     }
-    // SAFETY: as QEMU 7.2 defines it, which `check` has verified.
+    // SAFETY: as QEMU 7.2 defines it, which `check` verifies.
     let HostAddress { is_device, host, .. } = unsafe { hwaddr.cast::<HostAddress>().read() };
     if is_device {
         return None;
@@ -266,7 +266,9 @@ extern "C" fn switch(vcpu: c_uint, info: u32, addr: u64, _: *mut c_void) {
 struct Task {
     /// Guest-physical address of its `struct task_struct`; 0 if it is not known.
     addr: u64,
+    /// The kernel's `pid`, of the thread.
     pid: u64,
+    /// The kernel's `tgid`.
     process: u64,
     name: [u8; TASK_NAME],
 }

@@ -69,8 +69,9 @@ pub unsafe fn instrument<R: Recording>(
         // Called before the next instruction, when the register is unchanged. Without a next
         // instruction, the stores are not seen.
         let callback = if last { unseen } else { R::zeroed() };
-        let count = (reference_data & ADDR_MASK) << NUMBER_BITS;
-        let data = (reference_data & !ADDR_MASK | count | u64::from(number)) as *mut c_void;
+        // Shift the low part to make room for the number of the register.
+        let low = (reference_data & ADDR_MASK) << NUMBER_BITS;
+        let data = (reference_data & !ADDR_MASK | low | u64::from(number)) as *mut c_void;
         qemu::qemu_plugin_register_vcpu_insn_exec_cb(at, Some(callback), NO_REGS, data);
     }
 }

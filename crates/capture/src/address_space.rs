@@ -75,7 +75,7 @@ impl AddressSpace {
     pub fn mappings(&self, addr: u64, length: u64) -> Vec<(u64, u64, Mapping)> {
         let (mut parts, end) = (Vec::new(), addr.saturating_add(length));
         let first = self.at(addr).map_or(addr, |(start, ..)| start);
-        for (&start, (last, mapping)) in self.0.range(first..end.max(first)) {
+        for (&start, (last, mapping)) in self.0.range(first..end) {
             let (from, until) = (start.max(addr), end.min(*last));
             parts.push((from, until - from, mapping.after(from - start)));
         }

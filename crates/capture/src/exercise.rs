@@ -74,16 +74,20 @@ fn receive(
     let options = WriterOptions { overwrite: true, part_records: 1000, ..<_>::default() };
     let writer = Writer::create(&path, Source::default(), options)?;
     let mut go_on = |_| Action::Continue;
+    // Pid 0 is no program; `go_on` never has it signalled.
     let interrupter = Interrupter::new(0, None, &mut go_on);
     let fetch = input.byte() & 1 == 0;
     let recording = Recording::new(
         shared,
         writer,
         fetch,
+        // Skip no records.
         (0, Some(MAX_RECORDS), Schedule::unlimited()),
         interrupter,
     );
-    let mut streams = Streams::new(shared, recording, follows, true);
+    let resident = true;
+    let mut streams = Streams::new(shared, recording, follows, resident);
+    // Above those of streams that `plugin` opens.
     let mut orders = 1000;
     while !input.is_empty() {
         let slot = usize::from(input.byte()) % STREAMS;
@@ -106,6 +110,7 @@ fn receive(
                 shared.header().used.fetch_max(STREAMS as u32, Relaxed);
             }
             3 => {
+                // A control record; its tag is from `tag::PAD` to `tag::PLACE`.
                 let (kind, count) = (120 + u64::from(input.byte() % 7), input.byte() % 16);
                 publish(shared, slot, CONTROL | kind << 56 | u64::from(count));
                 (0..count).for_each(|_| publish(shared, slot, input.number()));

@@ -158,7 +158,7 @@ pub struct Header {
     pub sample_seed: AtomicU64,
     /// Pages that a sample of a growing footprint should have at most; 0 for a fixed share.
     pub sample_pages: AtomicU64,
-    /// Distinct pages touched so far, if a sample is recorded.
+    /// Distinct pages touched so far, if a sample is recorded. After a fork, pages count again.
     pub touched: AtomicU64,
     /// Set to 1 by the receiver to begin the recording of a virtual machine; unused for programs.
     pub record: AtomicU32,
@@ -340,6 +340,7 @@ pub const KERNEL_BLOCK: u64 = 1 << 63;
 
 /// Split [`Block::addr`]: the address, and whether the code is the kernel's.
 pub const fn block_addr(addr: u64) -> (u64, bool) {
+    // Compare all upper bits: the address of x86-64's vsyscall page has this bit too.
     let kernel = addr >> ADDR_BITS == KERNEL_BLOCK >> ADDR_BITS;
     (if kernel { addr & !KERNEL_BLOCK } else { addr }, kernel)
 }

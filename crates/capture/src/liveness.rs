@@ -66,7 +66,7 @@ fn own_futex(word: usize, list: &mut RobustList) -> io::Result<u32> {
     list.offset = word.wrapping_sub(list.first);
     let (head, size) = (&raw const *list, 3 * size_of::<usize>());
     // SAFETY: the kernel reads the head and its list. It replaces the C library's list, which is
-    // empty, as this thread takes no robust locks.
+    // empty, because this thread takes no robust locks.
     if unsafe { libc::syscall(libc::SYS_set_robust_list, head, size) } != 0 {
         let error = io::Error::last_os_error();
         // QEMU in user mode has no robust futexes; only the tests of the owner's end need them.

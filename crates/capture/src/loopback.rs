@@ -126,6 +126,7 @@ fn writer() {
         "table" => {
             let mut stream = open(0);
             for addr in [0x5000, 0x6000] {
+                // 200 instructions in 300 bytes.
                 let index = recorder.add_block(addr, 200 << 32 | 300);
                 stream.put(BLOCK | u64::from(index));
             }
@@ -187,6 +188,7 @@ fn writer() {
         "fork parallel child" => event_order::fork_parallel_child(),
         "child program" => event_order::child_program(),
         script => match script.split_once(' ') {
+            // The second argument: the process kills itself at the end.
             Some(("steps", steps)) => event_order::perform(steps, false),
             Some(("steps-killed", steps)) => event_order::perform(steps, true),
             _ => panic!("no script {script}"),
@@ -266,10 +268,13 @@ fn received_with_limit(shared: &Shared, mut child: Child, follow: bool, max: u64
     let writer = Writer::create(&path, Source::default(), WriterOptions::default()).unwrap();
     let mut go_on = |_| Action::Continue;
     let interrupter = Interrupter::new(child.id(), None, &mut go_on);
+    // Skip no records, and record without a maximum.
     let limits = (0, None, Schedule::unlimited());
-    let mut recording = Recording::new(shared, writer, true, limits, interrupter);
+    let fetch = true;
+    let mut recording = Recording::new(shared, writer, fetch, limits, interrupter);
     recording.events_left = recording.events_left.min(max);
-    let mut streams = Streams::new(shared, recording, follow, true);
+    let resident = true;
+    let mut streams = Streams::new(shared, recording, follow, resident);
     receive(shared, &mut streams, &child, None).unwrap();
     let status = child.wait().unwrap();
     assert!(status.success() || status.signal().is_some(), "{status}");

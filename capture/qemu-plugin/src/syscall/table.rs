@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The system calls of each architecture that move data or change the address space.
+//! The system calls of each architecture on which the plugin acts.
 
-/// A system call, by its effect on memory.
+/// A system call that the plugin acts on, or [`Call::Other`].
 #[derive(Clone, Copy, PartialEq)]
 pub enum Call {
     /// No effect on memory.
