@@ -99,8 +99,8 @@ impl Setup {
         let mapped = self.is_mapped();
         let window = if mapped { 0 } else { (frames / 64).clamp(8, 4096) };
         let spare = (frames / 128).clamp(8, 512);
-        // A page without neighbours takes a whole group of numbers. A high limit is cheap: page tables take
-        // memory only for numbers in use.
+        // A page without neighbours takes a whole group of page numbers. A high limit is cheap: page tables
+        // take memory only for numbers in use.
         let numbers = u64::from(GROUP) * (frames + pages(self.far_size)) + (1 << 16);
         Sizes {
             fast: frames.saturating_sub(window + spare).max(64),
