@@ -103,6 +103,7 @@ impl Setup {
         // take memory only for numbers in use.
         let numbers = u64::from(GROUP) * (frames + pages(self.far_size)) + (1 << 16);
         Sizes {
+            // The options refuse a budget below 1 MiB: 64 is a safeguard only.
             fast: frames.saturating_sub(window + spare).max(64),
             far: pages(self.far_size),
             window,
