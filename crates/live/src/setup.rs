@@ -99,10 +99,11 @@ impl Setup {
         let mapped = self.is_mapped();
         let window = if mapped { 0 } else { (frames / 64).clamp(8, 4096) };
         let spare = (frames / 128).clamp(8, 512);
-        // A page without neighbours takes a whole group of numbers. A high limit is cheap: page tables take
-        // memory only for numbers in use.
+        // A page without neighbours takes a whole group of page numbers. A high limit is cheap: page tables
+        // take memory only for numbers in use.
         let numbers = u64::from(GROUP) * (frames + pages(self.far_size)) + (1 << 16);
         Sizes {
+            // The options refuse a budget below 1 MiB: 64 is a safeguard only.
             fast: frames.saturating_sub(window + spare).max(64),
             far: pages(self.far_size),
             window,

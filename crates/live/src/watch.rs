@@ -199,6 +199,7 @@ impl Watched {
         // The pidfd first, so that the PID cannot be reused before the file is opened.
         let process = process_of(launcher)?;
         let file = File::open(path)?;
+        // The file has the name of a run, so another size or magic number is that of another version.
         let shared = Shared::map_to_read(&file).map_err(|error| match error.raw_os_error() {
             Some(libc::EBADF | libc::EPROTO) => io::ErrorKind::InvalidData.into(),
             _ => error,

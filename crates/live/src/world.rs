@@ -311,8 +311,8 @@ impl<K: Kernel> World<K> {
         let state = self.pages.state(page);
         let protected = state.has(PageFlags::PROTECTED);
         if state.is_parked() {
-            // A parked far page has no slot: it could not be stored, or is on a memory node, where a copy in
-            // progress must notice writes.
+            // A parked far page has no slot: it could not be stored, or is on a memory node. If it is being
+            // copied from there, a read returns it write-protected, so that the copy notices the next write.
             let copying = state.is_far() && !write && state.has(PageFlags::COPYING);
             self.restore(page, protected || copying || self.pages.slot(page).is_some())?;
             if write {

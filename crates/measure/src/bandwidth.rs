@@ -34,9 +34,11 @@ pub fn bandwidth(
     let memories: Result<Vec<Mapping>> =
         cpus.iter().map(|_| Mapping::new(bytes, Pages::Huge, node)).collect();
     let barrier = Barrier::new(cpus.len());
+    // For each round: start, end, and processor time in nanoseconds.
     let measure = |cpu: usize, mut memory: Mapping| -> Result<Vec<(Instant, Instant, f64)>> {
         // A thread that is denied its processor continues, because the others wait at the barrier.
         let pinned = pin(cpu);
+        // Fault in all pages before the rounds.
         memory.write(4096, None);
         let times = (0..rounds).map(|_| {
             barrier.wait();

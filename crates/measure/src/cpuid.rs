@@ -82,6 +82,7 @@ pub fn read() -> Leaves {
             let _ = (0..16).any(|sub| get(leaf, sub).eax & 31 == 0);
         }
         if basic >= 0x18 {
+            // Likewise, none describes 64 TLBs.
             let last = get(0x18, 0).eax.min(63);
             (1..=last).for_each(|sub| {
                 get(0x18, sub);
@@ -193,8 +194,8 @@ fn from_parameters(leaves: &Leaves, processor: &mut Processor) {
             }
             _ => continue,
         };
-        for (level, supported) in first.iter_mut().zip(supports) {
-            *level = level.or(entries.filter(|_| supported));
+        for (slot, supported) in first.iter_mut().zip(supports) {
+            *slot = slot.or(entries.filter(|_| supported));
         }
     }
     processor.first = tlb(data[0], data[1]);
@@ -202,7 +203,8 @@ fn from_parameters(leaves: &Leaves, processor: &mut Processor) {
     processor.second = tlb(second, None);
 }
 
-/// Merge two TLBs into one; the ways add up if the numbers of sets are equal.
+/// Merge two TLBs into one; the ways add up if the numbers of sets are equal. If the sum of the ways does not
+/// divide the entries, the first TLB is returned.
 fn merge(first: Option<Entries>, second: Option<Entries>) -> Option<Entries> {
     let (Some(first), Some(second)) = (first, second) else { return first.or(second) };
     let ways = first.ways.zip(second.ways).map(|(first, second)| first + second);

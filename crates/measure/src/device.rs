@@ -28,8 +28,8 @@ pub fn request_times(
         return Err(failed(format!("{span} bytes hold no request of {bytes} bytes")));
     }
     let mut memory = Mapping::new(bytes, Pages::Small, None)?;
-    // Write varying data: a device may optimise pages of zeros.
     let mut random = Random(bytes as u64);
+    // Write varying data: a device may optimise pages of zeros.
     memory.fill();
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {

@@ -42,7 +42,7 @@ pub struct Touched {
     pub faults: u64,
 }
 
-/// Untouched memory, unmapped on drop.
+/// Memory that is untouched at first, and unmapped on drop.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,

@@ -32,14 +32,15 @@ pub fn switch_times(cpu: usize, rounds: usize, batches: usize) -> Result<Vec<f64
             pin(cpu)?;
             let (mut own_read, mut own) = pipe().map_err(failed)?;
             let mut byte = [0];
-            let mut time = |to: &mut PipeWriter, from: &mut PipeReader, each: usize| {
+            // `writes`: per round, by both threads.
+            let mut time = |to: &mut PipeWriter, from: &mut PipeReader, writes: usize| {
                 let began = Stopwatch::of_process();
                 for _ in 0..rounds {
                     to.write_all(&byte)
                         .and_then(|()| from.read_exact(&mut byte))
                         .map_err(failed)?;
                 }
-                Ok(began.each(rounds * each))
+                Ok(began.each(rounds * writes))
             };
             (0..batches)
                 .map(|_| {

@@ -35,7 +35,7 @@ impl Keeper {
 }
 
 /// Start the keeper. `launcher`: the launcher's PID and its eventfd. No memory that a fork copies may be
-/// registered yet: the manager would wait for itself.
+/// registered yet: the fork would wait until the manager, which makes it, reads its message.
 pub(crate) fn start(
     shared: &'static Shared,
     block: &'static Block,
@@ -108,6 +108,7 @@ fn end(shared: &Shared, block: &Block, (launcher, bell): (u32, u32)) {
             break;
         }
     }
+    // No root: the reaper may have ended.
     family::kill(shared, u32::MAX);
     block.set_state(State::Ended);
 }

@@ -92,6 +92,7 @@ fn begin(setup: &str) -> Result<(), String> {
     kernel.set_heartbeat(&block.heartbeat);
     let stacks = process::Stacks::new()?;
     let mut stand_ins = Vec::new();
+    // With `all`, every waiting thread sleeps, and needs no stand-in.
     if setup.epf != "all" {
         let (all, threads) = StandIns::new(STAND_INS);
         kernel.use_stand_ins(all);

@@ -9,7 +9,7 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use crate::raise;
 
-/// Read the options of a study.
+/// Read the options of a command.
 ///
 /// # Errors
 /// `NearfarError`: an unknown option, or a value that is refused.

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::raise;
 
-/// `trace.json` of a trace as JSON text, checked for consistency and against the footers of the parts.
+/// `trace.json` of a trace as JSON text, checked for consistency and against the footers of the part files.
 #[pyfunction]
 pub(crate) fn trace_open(py: Python<'_>, trace: PathBuf) -> PyResult<String> {
     py.detach(|| to_json(Reader::open_sample(&trace)?.info())).map_err(raise)

@@ -179,6 +179,7 @@ impl Machine {
 
     /// What the file lacks for processor times, as an error text; None if it lacks nothing.
     fn processor_lacks(&self) -> Option<String> {
+        // `None`: the page size of a virtual machine's host is the file's.
         self.hardware().processor(None).err().map(|why| why.to_string())
     }
 

@@ -118,7 +118,7 @@ impl Chase {
         .map_err(raise)
     }
 
-    /// Loads of one round.
+    /// Loads of one pass through all chains.
     #[getter]
     fn loads(&self) -> usize {
         self.0.loads()

@@ -25,6 +25,7 @@ pub(crate) fn numa_topology(machine: &Machine) -> PyResult<String> {
     let all_nodes: Vec<usize> = (0..topology.nodes.len()).collect();
     // Linux adds nodes that are not DRAM after boot, and then rebuilds the fallback orders.
     let added = topology.nodes.iter().any(|node| node.kind != NodeKind::Dram);
+    // `load_ns(true)`: random loads, not sequential ones.
     let nodes: Vec<_> = topology
         .nodes
         .iter()

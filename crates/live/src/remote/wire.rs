@@ -42,15 +42,15 @@ numbers!(u8, u16, u32, u64);
 
 /// Types that are encoded as another type.
 macro_rules! written_as {
-    ($($type:ty: $number:ty, $to:expr, $from:expr;)*) => {
+    ($($type:ty: $encoded:ty, $to:expr, $from:expr;)*) => {
         $(impl Wire for $type {
             fn put(&self, into: &mut Vec<u8>) {
-                let to: fn(&$type) -> $number = $to;
+                let to: fn(&$type) -> $encoded = $to;
                 to(self).put(into);
             }
             fn take(from: &mut Reader<'_>) -> Option<Self> {
-                let of: fn($number) -> Option<$type> = $from;
-                of(<$number>::take(from)?)
+                let of: fn($encoded) -> Option<$type> = $from;
+                of(<$encoded>::take(from)?)
             }
         })*
     };
@@ -71,6 +71,7 @@ macro_rules! plain {
     ($($type:ty: $($variant:path),*;)*) => {
         $(impl Wire for $type {
             fn put(&self, into: &mut Vec<u8>) {
+                // The list has every variant, so the default is unused.
                 let place = [$($variant),*].iter().position(|variant| variant == self);
                 (place.unwrap_or(0) as u8).put(into);
             }

@@ -7,10 +7,11 @@ use super::{COUNTERS, read_counters};
 use crate::Counters;
 use crate::linux::monotonic;
 
-/// A PID that no process has.
+/// A PID that no process has: Linux PIDs are below 2^22.
 pub(crate) const NOBODY: u32 = i32::MAX as u32;
 
-/// The state of a process image.
+/// The state of a process image: in turn `Ready`, `Held`, `Running` and `Ended`. If the policy runs in the
+/// launcher, `Connecting` and `Connected` come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
@@ -51,11 +52,11 @@ pub struct Block {
     pub pid: AtomicU32,
     /// PID of the manager; 0 for none.
     pub manager: AtomicU32,
-    /// PID of the keeper; 0 for none.
+    /// PID of the keeper, which holds the userfaultfds open if the manager is killed; 0 for none.
     pub keeper: AtomicU32,
     /// The process's descriptor of its userfaultfd, for the launcher to copy.
     pub descriptor: AtomicU32,
-    /// Bytes of the manager's own memory.
+    /// Bytes of the manager's own memory and of spare frames.
     pub own_bytes: AtomicU64,
     /// Pages that should have left the program's memory but are pinned there.
     pub held_pages: AtomicU64,
@@ -65,13 +66,15 @@ pub struct Block {
     pub(super) waits: AtomicU32,
     /// When the manager last made progress, in nanoseconds of CLOCK_MONOTONIC.
     pub heartbeat: AtomicU64,
-    /// In use: fast pages, far pages with shadows, window pages, bytes of the far tier.
+    /// In use: fast pages, far pages including shadows, pages in the window (far pages that are mapped without
+    /// a promotion), bytes of the far tier.
     pub used: [AtomicU64; 4],
     /// Maximum of the launcher's samples of `used`. Written by the launcher.
     pub peak: [AtomicU64; 4],
     /// Processor time of the manager, nanoseconds.
     pub manager_ns: AtomicU64,
     pub(super) counters: [AtomicU64; COUNTERS],
+    /// Why the manager has failed; at most 256 bytes.
     why: Text<64>,
 }
 

@@ -34,6 +34,7 @@ pub struct Head {
     pub(super) past: [AtomicU64; COUNTERS],
     pub(super) past_manager_ns: AtomicU64,
     pub(super) setup: Text<1600>,
+    /// Why the program was killed; empty if it was not.
     why: Text<64>,
 }
 
@@ -41,6 +42,7 @@ impl Head {
     /// The run's setup. If its text is too long, the last knobs are missing.
     pub fn setup(&self) -> Setup {
         let text = self.setup.get();
+        // Every line ends with a newline: what follows the last newline is a truncated line.
         let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
         Setup::from_text(complete).unwrap_or_default()
     }

@@ -89,7 +89,7 @@ impl Shared {
     /// # Errors
     /// Those of [`map`](Self::map).
     pub fn map_to_read(fd: &impl AsFd) -> io::Result<Self> {
-        // A private mapping shows the writes of other processes until this process writes.
+        // A private mapping shows the writes of other processes until this process writes the page.
         Self::map_checked(fd, libc::MAP_PRIVATE)
     }
 
@@ -136,7 +136,7 @@ impl Shared {
     }
 
     pub fn blocks(&self) -> &[Block] {
-        // SAFETY: the blocks follow the head in the mapping; all of them is atomic, and any bytes are valid.
+        // SAFETY: the blocks follow the head in the mapping; all of it is atomic, and any bytes are valid.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(1).cast(), BLOCKS) }
     }
 
@@ -189,7 +189,7 @@ fn read_counters(words: &[AtomicU64; COUNTERS]) -> Counters {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and no block is borrowed.
+        // SAFETY: mapped by `map_unchecked`, and no block is borrowed.
         unsafe { libc::munmap(self.start.as_ptr().cast(), SIZE) };
     }
 }

@@ -49,7 +49,7 @@ impl HangDetector {
             *self = Self { heartbeat, checked: now, used: thread.used, time: Duration::ZERO };
         } else if since >= POLL {
             match thread.state {
-                // Only its processor time counts.
+                // Only its processor time counts. It is read just before `now`, so it may exceed `since`.
                 'R' => self.time += thread.used.saturating_sub(self.used).min(2 * since),
                 // It waits in the kernel, for a disk or a long change of mappings, or is stopped.
                 'D' | 'T' | 't' => {}

@@ -289,6 +289,7 @@ impl Supervisor {
     fn dismiss(&mut self, reaper: &mut Child) {
         let is_reaped = |pid: u32| pid == 0 || !Path::new(&format!("/proc/{pid}")).exists();
         for _ in 0..REAP_CHECKS {
+            // The first of the descendants is the reaper itself.
             let all_reaped =
                 self.shared.claimed().all(|(_, pid, block)| {
                     let servers = [&block.manager, &block.keeper];

@@ -68,6 +68,7 @@ impl Resident {
 /// Resident private memory of a process in bytes.
 fn anonymous_bytes(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    // In pages: size, resident, shared (file-backed and shmem), ...
     let mut pages = text.split(' ').skip(1).map_while(|word| word.parse::<u64>().ok());
     let (resident, shared) = (pages.next()?, pages.next()?);
     Some(resident.saturating_sub(shared) * PAGE as u64)

@@ -23,10 +23,12 @@ impl<K: Kernel> World<K> {
             let (far, armed) = (state.is_far(), state.has(PageFlags::ARMED));
             used[state.node().index()] += 1;
             used[FAR_NODE.index()] += u64::from(!far && has_slot);
+            // A copy in progress is charged to its destination too.
             used[usize::from(!far)] += u64::from(state.has(PageFlags::COPYING));
             in_window += u64::from(self.in_window(page));
             stuck += u64::from(state.has(PageFlags::STUCK));
             places += usize::from(state.is_parked());
+            // On a memory node, a shadow's slot is a frame of the parking area.
             places += usize::from(self.mapped && has_slot);
             let wrong = if state.is_stored() && (self.mapped || !far || !has_slot) {
                 "has no location"

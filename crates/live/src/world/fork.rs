@@ -9,8 +9,8 @@ use crate::{Child, Event, Fail, Kernel, Va};
 
 impl<K: Kernel> World<K> {
     /// Copy to a child the pages that were not in the program's memory. `moves` has the child's own changes.
-    /// `later` has messages that were read after the fork's: a page may have moved before the fork. Adds the
-    /// child's own children to `children`. Returns the pages that are not mapped in the child although no
+    /// `later` has the messages that were read after the fork's, but may be about changes before the fork. Adds
+    /// the child's own children to `children`. Returns the pages that are not mapped in the child although no
     /// message explains it.
     pub(crate) fn copy_all_to_child(
         &mut self,
@@ -53,6 +53,7 @@ impl<K: Kernel> World<K> {
     ) -> bool {
         self.kernel.beat();
         if self.read(backing).is_err() {
+            // The far tier has failed, so the run ends.
             return true;
         }
         let (mut events, mut origin) = (Vec::new(), at);

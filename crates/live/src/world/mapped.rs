@@ -28,6 +28,7 @@ impl<K: Kernel> World<K> {
                 let is_over = self.budget.used[0] > self.budget.capacity[0];
                 self.counters.over_budget += u64::from(is_over);
                 if self.pages.state(page).is_parked() {
+                    // Writable. If this fails, the next reference restores the page.
                     let _ = self.restore(page, false);
                 }
             }
@@ -40,6 +41,7 @@ impl<K: Kernel> World<K> {
     pub(super) fn move_to_node(&mut self, page: Page) -> Result<(), Refused> {
         let frame = self.park(page)?;
         let far = match self.pages.take_slot(page) {
+            // The shadow's frame serves as its slot.
             Some(shadow) => {
                 self.budget.uncharge(FAR_NODE);
                 Frame::new(shadow.number())

@@ -239,6 +239,7 @@ impl<K: Kernel> Memory for World<K> {
             return Err(Refused::NoFrame);
         }
         self.demote(page)?;
+        // A shadow is reused, but the contract of `Memory::move_page` counts it as reclaimed.
         self.counters.shadows_reclaimed += u64::from(shadowed);
         self.counters.demotions_copied += 1;
         Ok(())

@@ -85,6 +85,7 @@ impl<K: Kernel> World<K> {
     /// Return a parked page to the program's memory, write-protected or not.
     pub(super) fn restore(&mut self, page: Page, protect: bool) -> Result<(), Refused> {
         let (at, frame) = (self.numbers.address_of(page), self.pages.frame(page));
+        // A moved frame is writable, so a write-protected page needs a copy.
         let mut copy = protect;
         if !copy {
             match self.kernel.restore(frame, at) {

@@ -57,6 +57,7 @@ impl<K: Kernel> World<K> {
             // Moving a spare frame saves a copy.
             (Ok(()), Some(frame)) => self.place_frame(frame, at),
             (Ok(()), None) => self.kernel.place(at, &self.buffer, protect),
+            // Nothing is placed, and the run ends.
             (Err(_), _) => Err(Fail::Again),
         };
         if let Some(frame) = spare.filter(|_| placed.is_err()) {

@@ -99,6 +99,7 @@ impl<K: Kernel> World<K> {
             Backing::Parked(frame) => self.place_frame(frame, at),
             Backing::Stored(_) => {
                 self.read(backing)?;
+                // Writable: the page is no longer managed.
                 self.kernel.place(at, &self.buffer, false)
             }
         };

@@ -24,7 +24,7 @@ pub(crate) struct Workers {
     pub(crate) running: Option<usize>,
 }
 
-/// What happened in the current event: a message, or a step of a worker.
+/// What happened in the current event: a message of the kernel, or a step of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct EventState {
     /// When it began.

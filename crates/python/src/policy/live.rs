@@ -141,7 +141,7 @@ impl Objects {
                 serve(socket, &mut policy, &gone, wait_hook);
             }
         }
-        // Ignore the exception of a hook whose memory is gone.
+        // Ignore the exception of a hook whose process, and so its memory, is gone.
         let ignored = gone.load(Ordering::Acquire) || self.over.load(Ordering::Acquire);
         if let Some(error) = raised.take().filter(|_| !ignored) {
             self.fail(error, pid);
