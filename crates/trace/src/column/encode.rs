@@ -149,6 +149,7 @@ impl Encoder {
         let rows = group.len();
         let range = |low: Option<&u64>, high: Option<&u64>| {
             let signed = |addr: &u64| addr.cast_signed();
+            // Unknown number of distinct values, no nulls, not the deprecated fields `min` and `max`.
             Some(Statistics::int64(low.map(signed), high.map(signed), None, Some(0), false))
         };
         if let Some(addr) = group.addresses.plain() {

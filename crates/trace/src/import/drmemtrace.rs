@@ -33,7 +33,7 @@ const UNKNOWN: u16 = 50;
 /// Maximum version in a valid header, with room for versions later than the known one, 7.
 const MAX_VERSION: u64 = 99;
 
-/// Subtypes of a marker.
+// Subtypes of a marker, in its size field.
 pub(super) const TIMESTAMP: u16 = 2;
 const SYSCALL_BEGIN: u16 = 27;
 const SYSCALL_END: u16 = 28;
