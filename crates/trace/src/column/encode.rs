@@ -348,6 +348,7 @@ fn indices(values: &[u32]) -> Option<(Vec<u32>, Vec<u8>)> {
             if entries.len() == DICTIONARY {
                 return None;
             }
+            // Its index is known once the entries are sorted.
             entry.insert(0);
             entries.push(value);
         }

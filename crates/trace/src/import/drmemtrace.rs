@@ -155,6 +155,7 @@ impl Parser for Entries {
             // Instructions by kind of branch; 31 is `sysenter`.
             10..=16 | 31 | 48 | 49 => self.execute(value, size, true, out),
             NO_FETCH => self.execute(value, size, false, out),
+            // The first or a further iteration of a string instruction.
             MAYBE_FETCH => self.execute(value, size, value != self.state.at, out),
             BUNDLE => {
                 let lengths = value.to_le_bytes();
