@@ -137,7 +137,7 @@ fn lines(elf: &File<'_>) -> Option<Context<Data>> {
 fn from_lines(lines: &Context<Data>, addr: u64) -> Option<Symbol> {
     let mut symbol = Symbol::default();
     let mut frames = lines.find_frames(addr).skip_all_loads().ok()?;
-    // From the innermost inlined function outwards.
+    // From the innermost inlined function outwards: the first place and the last name stay.
     while let Ok(Some(frame)) = frames.next() {
         if let (None, Some(place)) = (&symbol.file, &frame.location) {
             (symbol.file, symbol.line) = (place.file.map(str::to_owned), place.line);

@@ -7,7 +7,8 @@ use nearfar_trace::{Result, file};
 
 /// Maximum bytes of a map, enough for tens of millions of functions.
 const MAX_BYTES: u64 = 2 << 30;
-/// Functions that start before an address to check: functions may be nested.
+/// Number of functions to check for an address, the last ones that start at or before it: functions may
+/// be nested.
 const NEAR: usize = 64;
 
 /// The functions of a perf map.

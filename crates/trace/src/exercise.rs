@@ -55,6 +55,7 @@ fn read_part(dir: &Path, bytes: &[u8]) -> Result<()> {
 /// Read `bytes` as the `regions.parquet` of the folder `dir`.
 pub fn regions(dir: &Path, bytes: &[u8]) {
     put(dir, "regions.parquet", bytes);
+    // `None`: there is no number of events in a `trace.json` to compare with.
     check(region::load(dir, None).map(drop));
 }
 

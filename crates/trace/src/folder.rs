@@ -1,4 +1,5 @@
-//! Atomic replacement of files and folders: a reader sees the old one or the new one, complete.
+//! Atomic replacement of files and folders: a reader sees the old one or the new one, complete
+//! (folders: if the file system can exchange names).
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;

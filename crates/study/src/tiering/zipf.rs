@@ -17,8 +17,7 @@ use nearfar_trace::generate::rng::mix64;
 
 /// YCSB's skew.
 pub const THETA: f64 = 0.99;
-/// YCSB's `ScrambledZipfianGenerator`: number of ranks, and their zeta(0.99).
-const SCRAMBLED_RANKS: f64 = 1e10;
+/// zeta(0.99) of the 10^10 ranks of YCSB's `ScrambledZipfianGenerator`.
 const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
 /// Ranks hashed to records one by one. The popularity of all other ranks is spread evenly.
 const HEAD: u64 = 1 << 22;
@@ -31,7 +30,7 @@ pub fn popularity(records: u32, scrambled: bool) -> Vec<f64> {
         let sum: f64 = weights.iter().sum();
         return weights.into_iter().map(|weight| weight / sum).collect();
     }
-    let head = HEAD.max(u64::from(records)).min(SCRAMBLED_RANKS as u64);
+    let head = HEAD.max(u64::from(records));
     let mut weights = vec![0.0; n];
     let mut sum = 0.0;
     for rank in 1..=head {
@@ -40,7 +39,7 @@ pub fn popularity(records: u32, scrambled: bool) -> Vec<f64> {
         weights[record as usize] += share;
         sum += share;
     }
-    let rest = (1.0 - sum).max(0.0) / n as f64;
+    let rest = (1.0 - sum) / n as f64;
     weights.iter_mut().for_each(|weight| *weight += rest);
     weights
 }
@@ -89,7 +88,7 @@ impl Draws {
         Self { slots }
     }
 
-    /// Prefetch the slot of random bits that will be drawn soon.
+    /// Prefetch the slot for a later [`draw`](Self::draw) with these random bits.
     #[inline]
     pub fn prefetch(&self, random: u64) {
         prefetch(&self.slots, self.slot(random));

@@ -149,6 +149,7 @@ impl Encoder {
         let rows = group.len();
         let range = |low: Option<&u64>, high: Option<&u64>| {
             let signed = |addr: &u64| addr.cast_signed();
+            // Unknown number of distinct values, no nulls, not the deprecated fields `min` and `max`.
             Some(Statistics::int64(low.map(signed), high.map(signed), None, Some(0), false))
         };
         if let Some(addr) = group.addresses.plain() {
@@ -347,6 +348,7 @@ fn indices(values: &[u32]) -> Option<(Vec<u32>, Vec<u8>)> {
             if entries.len() == DICTIONARY {
                 return None;
             }
+            // Its index is known once the entries are sorted.
             entry.insert(0);
             entries.push(value);
         }

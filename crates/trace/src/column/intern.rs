@@ -119,6 +119,7 @@ impl Addresses {
                 let ordinal = blocks.find(block).unwrap_or_else(|| {
                     let ordinal = blocks.insert(block);
                     let length = (ordinal as usize + 1) * BLOCK;
+                    // Grow in few steps: from 256 KiB, fourfold.
                     if marks.capacity() < length {
                         marks.reserve_exact((marks.capacity() * 4).max(1 << 18) - marks.len());
                     }

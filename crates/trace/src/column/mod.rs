@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `addr` | sorted dictionary, 16-bit indices; byte-stream split if its 65,536 entries do not suffice |
 //! | `kind` | dictionary of the names, 8-bit indices |
-//! | `size`, `thread`, `instr` | dictionary (0, 1, 2, ...; a number of 256 or more replaces one that does not occur), 8- or 16-bit indices, one run if constant; plain beyond 65,536 distinct values |
+//! | `size`, `thread`, `instr` | dictionary (of `size` and `instr` with 8-bit indices: 0, 1, 2, ...; a number of 256 or more replaces one that does not occur), 8- or 16-bit indices, one run if constant; plain beyond 65,536 distinct values |
 
 mod checked;
 mod decode;

@@ -1,4 +1,6 @@
-//! Pages of indices into a dictionary (Parquet's `RLE_DICTIONARY`).
+//! Pages of indices into a dictionary (Parquet's `RLE_DICTIONARY`): the width of an index, then runs.
+//! Bit 0 of a run's header is 0 for one repeated index, 1 for bit-packed groups of eight; the bits
+//! above are the number of repetitions or groups.
 
 /// Bytes reserved before the indices, for their width (one byte) and the header of their run.
 const HEAD: usize = 16;

@@ -21,7 +21,7 @@ use crate::record::{Record, last_byte};
 /// Bytes of a request, and the offset of `next` in it.
 const SIZE: u64 = 24;
 const NEXT_AT: u64 = 16;
-/// Requests whose `next` can still be set in memory.
+/// Requests whose `next` can still be set in memory: at least this many, at most twice as many.
 pub const WINDOW: usize = 1 << 20;
 
 pub struct OracleGeneral;

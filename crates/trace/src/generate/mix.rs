@@ -32,6 +32,7 @@ impl Generator for Mix {
     fn options(&self) -> Vec<Spec> {
         MixOptions::specs()
     }
+    // Any generator's option; `parts` refuses those that no generator of the mix takes.
     fn takes(&self, option: &str) -> bool {
         let declares = |part: &&dyn Generator| part.options().iter().any(|own| own.name == option);
         GENERATORS.iter().any(declares)

@@ -2,7 +2,7 @@
 //!
 //! A generator is one file with a [`Generator`] and one line in [`GENERATORS`]. It declares its own
 //! options and chooses the location of each reference within `pages` pages. Kinds, threads and the
-//! base address are handled here. Every reference is a load or store of 8 aligned bytes and one
+//! base address are handled here. Every reference is a load or store of 8 aligned bytes and counts one
 //! instruction. Threads take turns, one reference each; every thread has its own random stream and,
 //! if the order of references is fixed, its own starting point. See `docs/generate.md`.
 

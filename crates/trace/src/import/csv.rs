@@ -184,6 +184,7 @@ impl Lines {
             }
         }
         if let Some(tid) = tid {
+            // 0: its process is unknown.
             record.thread = self.threads.index(tid, 0)?;
         }
         Ok(record)

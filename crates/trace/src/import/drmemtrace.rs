@@ -33,7 +33,7 @@ const UNKNOWN: u16 = 50;
 /// Maximum version in a valid header, with room for versions later than the known one, 7.
 const MAX_VERSION: u64 = 99;
 
-/// Subtypes of a marker.
+// Subtypes of a marker, in its size field.
 pub(super) const TIMESTAMP: u16 = 2;
 const SYSCALL_BEGIN: u16 = 27;
 const SYSCALL_END: u16 = 28;
@@ -155,6 +155,7 @@ impl Parser for Entries {
             // Instructions by kind of branch; 31 is `sysenter`.
             10..=16 | 31 | 48 | 49 => self.execute(value, size, true, out),
             NO_FETCH => self.execute(value, size, false, out),
+            // The first or a further iteration of a string instruction.
             MAYBE_FETCH => self.execute(value, size, value != self.state.at, out),
             BUNDLE => {
                 let lengths = value.to_le_bytes();

@@ -223,6 +223,7 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// Consume `consumed` bytes. Returns the first `length` of them.
     fn take(&mut self, length: usize, consumed: usize) -> &[u8] {
         let start = self.start;
         self.start += consumed;

@@ -297,6 +297,7 @@ pub fn read(
             "leave the option out",
         ));
     }
+    // The only option that a parser can refuse.
     let mut parser =
         importer.parser(options).map_err(|bad| Error::input("--object-bytes", bad.0, ""))?;
     let framing = importer.framing();
@@ -408,7 +409,6 @@ pub fn import(
         kind: "import".to_owned(),
         detail: importer.name().to_owned(),
         command: vec![from.display().to_string()],
-        arch: String::new(),
         sampled: importer.sampled(),
         ..Source::default()
     };

@@ -2,6 +2,8 @@
 //!
 //! The page table takes a byte per page ([`entry`]). Frames are counted, not numbered, because which
 //! frame a page has makes no difference here. Time is in picoseconds.
+//!
+//! A shadow is the old frame of a promoted page (its master), kept on a slower node (NOMAD).
 
 use nearfar_hardware::table::on_huge_pages;
 use nearfar_kernel::tiering::{Action, Context, HUGE, Memory, NodeId, Page, Refused, Thread, Time};
@@ -61,6 +63,7 @@ pub struct World {
     moved: [f64; MAX_NODES],
     /// Copies begun in the current event, and the threads to wake when they are complete.
     begun: Vec<(Page, Thread)>,
+    /// Actions cost no time: set while the policy is given the future accesses.
     pub(super) free_of_charge: bool,
     /// Picoseconds of a load by node, with the current traffic.
     latency: [u64; MAX_NODES],
@@ -102,6 +105,7 @@ impl World {
         let accounts = Account::all(&hardware.programs);
         let threads = accounts.last().map_or(1, |account| account.threads.end);
         let mut world = Self {
+            // Huge pages of the host, not simulated ones.
             entries: on_huge_pages(vec![0; pages as usize]),
             copies: FxHashMap::default(),
             huge: Vec::new(),
@@ -234,6 +238,7 @@ impl World {
             *word &= !(1 << (page.index() / HUGE as usize % 64));
         }
         self.flush_tlbs(page);
+        // The cost of reading or changing one page-table entry.
         self.charge(self.hardware.costs.page_scan);
         span
     }

@@ -16,7 +16,8 @@ pub(super) struct Account {
     /// Frames of shadow copies: current and peak.
     pub shadows: u64,
     pub shadows_peak: u64,
-    /// Picoseconds of an access by node and [load, store], at the current load, work included.
+    /// Picoseconds of an access by node and [load, store] under the current traffic, with the processor time
+    /// of [`Program::work`].
     pub cost: [[u64; 2]; MAX_NODES],
     /// Accesses at the last measurement.
     pub metered: [[u64; 2]; MAX_NODES],
@@ -170,6 +171,7 @@ impl World {
             }
             let entered = count.fast_allocated + count.promotions;
             let left = count.fast_freed + count.demotions;
+            // With more nodes, pages also move between the slower ones.
             if self.hardware.nodes.len() == 2 && entered - left != self.fast_pages(tenant) {
                 return Err(format!("{entered} pages entered the fast node, {left} left it"));
             }

@@ -88,7 +88,8 @@ impl World {
         self.current = 0;
     }
 
-    /// Advance the clocks of all threads to `time`, if it is later. Sleeping threads take no interrupts.
+    /// Advance the clocks of all threads to `time`, if it is later. They sleep until then, so
+    /// earlier interrupts do not delay them.
     pub(in crate::tiering) fn wait_until(&mut self, time: Time) {
         self.clock = self.clock.max(time);
         self.clocks.fill(self.clock);
@@ -171,6 +172,7 @@ impl World {
         }
         let threads = self.clocks.len() as f64;
         let supplies = balance(std::slice::from_ref(node), &[demand], threads, work);
+        // The program has used no bandwidth yet.
         Supply { busy: 0.0, ..supplies.first().copied().unwrap_or_default() }
     }
 
