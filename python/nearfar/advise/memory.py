@@ -60,6 +60,7 @@ def guest_memory(program: int, system: int = SYSTEM) -> int:
     >>> guest_memory(600 << 20) >> 20
     1024
     """
+    # Of every 64 pages, one holds page structures. Both divisions round up.
     per_page = USUAL_PAGE // PAGE_STRUCT
     needed = -(-(program + system) * per_page // (per_page - 1))
     return -(-needed // STEP) * STEP
@@ -111,7 +112,7 @@ def size_guest(row: Advice, whole: bool) -> None:
     """
     program = row["memory_bytes"] + max(row["bloat_bytes"] or 0, 0)
     if whole:
-        row["guest_memory_bytes"] = memory = guest_memory(program, 0)
+        row["guest_memory_bytes"] = memory = guest_memory(program, system=0)
         touched = f"it touched {units.size(program)}, with its kernel"
         row["why"] += f" Give the guest {units.size(memory)}: {touched}."
         return

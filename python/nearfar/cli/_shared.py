@@ -89,7 +89,7 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
     parameters.sort(key=lambda each: 0 if _is_argument(each) else 1 if each.name in declared else 2)
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     added = [name for name in SHARED if name not in signature.parameters]
-    # `advise` has its own `set_`, as a fleet file names its machines.
+    # `advise` has its own `set_`, because a fleet file names its machines.
     adds_set = "machine" in signature.parameters and "set_" not in signature.parameters
 
     @functools.wraps(run)
@@ -183,7 +183,8 @@ def _of_option(option: Option, parameter: inspect.Parameter) -> inspect.Paramete
         info = typer.Option(option.flag, **described)
         annotation = Annotated[str if option.required else str | None, info]
         default = None if option.default is None else written(option.default)
-    # A required option has a default if a mode of the command runs without it (`apply --restore`).
+    # The command's own parameter has a default if some mode runs without the required option
+    # (`apply --restore`).
     if option.required and parameter.default is parameter.empty:
         default = inspect.Parameter.empty
     return parameter.replace(default=default, annotation=annotation)
