@@ -110,6 +110,7 @@ def size_guest(row: Advice, whole: bool) -> None:
         row: the advice.
         whole: whether the trace is of a whole virtual machine, its system included.
     """
+    # Bloat can be negative: a memory limit may hold fewer bytes in whole larger pages.
     program = row["memory_bytes"] + max(row["bloat_bytes"] or 0, 0)
     if whole:
         row["guest_memory_bytes"] = memory = guest_memory(program, system=0)
