@@ -52,9 +52,9 @@ def rust(targets: list[str], seconds: float) -> int:
         print("fuzz: the targets cannot be built", file=sys.stderr)
         return len(targets)
     failed = 0
-    shares = {target: _readers(target) for target in targets}
+    weights = {target: _readers(target) for target in targets}
     for target in targets:
-        part = seconds * shares[target] / sum(shares.values())
+        part = seconds * weights[target] / sum(weights.values())
         own = FUZZ / "target" / "corpus" / target
         artifacts = FUZZ / "artifacts" / target
         for folder in (own, artifacts):

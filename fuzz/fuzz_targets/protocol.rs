@@ -27,6 +27,7 @@ thread_local! {
 
 fuzz_target!(|bytes: &[u8]| in_folder(|folder| MEMORY.with(|memory| {
     let (shared, recorder) = memory.get_or_init(|| {
+        // No flags: `protocol` sets them for each input.
         let shared = Shared::create(0).expect("shared memory");
         let recorder = plugin_side::install(&shared);
         (shared, recorder)

@@ -156,7 +156,7 @@ def run(
             progress=progress or (lambda _: None),
         )
     outcome = json.loads(text)
-    end = outcome["end"]
+    end = outcome["end"]  # {"exit": STATUS}, {"signal": NUMBER} or "interrupted"
     codes = end if isinstance(end, dict) else {}
     return Outcome(
         path=path,
@@ -200,7 +200,7 @@ def _image(command: Sequence[str], options: declared.Options) -> Iterator[declar
     guest = Guest(
         architecture=options.get("arch", "auto"),
         hardware=Hardware(
-            (Node(parse_bytes(str(options.get("memory") or "512M"), "--memory"), 1),)
+            (Node(parse_bytes(str(options.get("memory") or "512M"), "--memory"), cpus=1),)
         ),
         packages=list_of(options.get("packages") or ()),
         tasks=options.get("by_task", False),
@@ -240,7 +240,7 @@ def meter(total: int | None = None) -> Callable[[int], None] | None:
 
 
 class _Interrupt(KeyboardInterrupt):
-    """SIGINT or SIGTERM, by ``number``."""
+    """SIGINT or SIGTERM; the engine sends ``number`` to the program."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

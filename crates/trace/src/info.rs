@@ -25,7 +25,8 @@ const OLDEST: u32 = 1;
 /// Maximum bytes of `trace.json`, enough for millions of threads and parts.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Schema of a trace: [`SCHEMA`] if its events determine page lifetimes, else [`OLDEST`].
+/// Schema of a new trace: [`SCHEMA`], or [`OLDEST`] if its events do not determine page lifetimes, as
+/// those of a filtered old trace.
 pub(crate) fn schema(lifetimes: bool) -> u32 {
     if lifetimes { SCHEMA } else { OLDEST }
 }
@@ -91,7 +92,7 @@ pub struct PartInfo {
     pub records: u64,
     /// Size of the file when it was written.
     pub bytes: u64,
-    /// Checksum of the file; absent in traces of schema 1.
+    /// Checksum of the file; absent in old traces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<Checksum>,
 }
@@ -135,7 +136,7 @@ pub struct Info {
     pub threads: Vec<ThreadInfo>,
     /// Finished parts, in order.
     pub parts: Vec<PartInfo>,
-    /// The table of events; absent until it is final, and in traces of schema 1.
+    /// The table of events; absent until it is final, and in old traces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regions: Option<RegionsInfo>,
     /// Build ids of mapped program files, by path.
@@ -168,7 +169,7 @@ impl Info {
     }
 
     /// Whether the events of this trace, if any, determine page lifetimes (schema 2): they include
-    /// discards, moves, forks and ends, and name files by inode.
+    /// discards, moves, forks and ends of processes, and name files by inode.
     pub fn has_lifetimes(&self) -> bool {
         self.schema >= 2
     }

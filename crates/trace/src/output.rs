@@ -225,12 +225,14 @@ impl Output {
         let old = open(&self.path).map_err(|e| Error::io(&self.requested, "cannot replace", &e))?;
         match old.try_lock() {
             Err(TryLockError::WouldBlock) => Err(request.busy()),
+            // Locked, or on a file system without locks.
             _ => Ok(Some(old)),
         }
     }
 
     fn request(&self) -> OutputRequest<'_> {
         let path = &self.requested;
+        // Inputs were compared when the name was claimed.
         OutputRequest { path, form: self.form.clone(), force: self.force, inputs: &[] }
     }
 }

@@ -287,6 +287,7 @@ fn read(file: &Foreign) -> ParquetResult<Vec<RegionEvent>> {
         let (event, prot, name) = (text(2)?, text(6)?, text(7)?);
         let longs = [&at, &addr, &length, &offset, &device, &inode, &to].map(Vec::len);
         let others = [threads.len(), event.len(), prot.len(), name.len()];
+        // A column of another type than in `SCHEMA` was not read.
         if longs.iter().chain(&others).any(|&length| length != rows) {
             return Err(damaged("its columns differ in length"));
         }

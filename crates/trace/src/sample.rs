@@ -63,7 +63,7 @@ impl From<(u32, u64, u64, u64)> for Burst {
 
 impl PageSample {
     pub fn hash(&self, page_number: u64) -> u64 {
-        mix(page_number & ((1 << (ADDR_BITS - PAGE_SHIFT)) - 1) ^ mix(self.seed))
+        mix((page_number & ((1 << (ADDR_BITS - PAGE_SHIFT)) - 1)) ^ mix(self.seed))
     }
 
     /// Upper limit (exclusive) of the hashes of sampled pages.
@@ -113,7 +113,8 @@ pub fn limit(rate: f64) -> u64 {
     (rate * 2f64.powi(64)) as u64
 }
 
-/// The inverse of [`limit`]. Exact for `u64::MAX`, halved any number of times.
+/// The inverse of [`limit`]. Exact for `u64::MAX` and for the powers of two to which it is halved.
 pub fn rate(limit: u64) -> f64 {
+    // A limit of 0 would give a rate that `PageSample::contradiction` rejects.
     if limit == u64::MAX { 1.0 } else { limit.max(1) as f64 / 2f64.powi(64) }
 }

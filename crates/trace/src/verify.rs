@@ -48,6 +48,7 @@ pub fn verify(reader: &Reader, on_progress: OnProgress<'_>) -> Result<Vec<Verifi
         let bytes = compare(&dir.join(&part.file), Some(part.bytes), part.checksum)?;
         let (file, rows, checksum) = (part.file.clone(), part.records, part.checksum);
         files.push(Verified { file, bytes, rows, checksum });
+        // No records yet, but an error ends the run.
         on_progress(0)?;
     }
     let regions = dir.join(region::FILE);
@@ -100,6 +101,7 @@ fn check_events(reader: &Reader, path: &Path) -> Result<u64> {
     let events = reader.regions()?;
     let known = |index: u32| info.threads.iter().any(|thread| thread.index == index);
     for (row, event) in events.iter().enumerate() {
+        // In an incomplete trace, events may be later than the last finished part.
         let what = if info.complete && event.at > info.records {
             format!("row {row} is after {} records, but trace.json has {}", event.at, info.records)
         } else if info.complete && !known(event.thread) {

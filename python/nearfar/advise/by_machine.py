@@ -61,7 +61,9 @@ def advice(vm: Vm, rows: Sequence[declared.Row], whole: bool = False) -> Advice:
     total = np.array([counted_ns(row, whole) for row in rows], dtype=np.float64)
     data = total - translation
     reason = "every size is simulated"
-    prediction = Prediction(sizes, sizes, translation, data, total, total, MODEL, reason)
+    prediction = Prediction(
+        sizes, sizes, translation, data, total, low=total, model=MODEL, reason=reason
+    )
     choice = choose(rows, whole=whole, min_gain=vm.min_gain)
     best, advised, chosen = prediction.best(sizes), choice.page_bytes, choice.row
     row = new_row(
@@ -86,7 +88,7 @@ def _limit(row: declared.Row, whole: bool) -> str:
         "processor": row["cpu_ns"] or 0,
         "translation": (row["tlb_ns"] or 0) + (row["walk_ns"] or 0),
         "memory": (row["cache_ns"] or 0) + (row["dram_ns"] or 0),
-        "faults": (row["fault_ns"] or 0) + (row["start_ns"] or 0 if whole else 0),
+        "faults": (row["fault_ns"] or 0) + ((row["start_ns"] or 0) if whole else 0),
         "storage": row["io_ns"] or 0,
     }
     return max(parts, key=lambda name: parts[name])

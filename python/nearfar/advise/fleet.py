@@ -180,7 +180,7 @@ def _only_storage(where: str, machine: str) -> str:
 def _check_keys(file: Path, where: str, section: Mapping[str, object], keys: Sequence[str]) -> None:
     for key in section:
         if key not in keys:
-            near = difflib.get_close_matches(key, keys, 1, 0.0)
+            near = difflib.get_close_matches(key, keys, n=1, cutoff=0.0)
             raise NearfarError(
                 f"{file}: {where}{key[:40]}: unknown key; did you mean `{near[0]}`? "
                 f"(keys: {', '.join(keys)})"

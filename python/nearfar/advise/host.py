@@ -104,6 +104,7 @@ def _host(name: str, run: AdviseRun, rows: Sequence[declared.Row]) -> Host:
         vms=len(rows),
         memory_bytes=sum(map(_given, rows)),
         guests=all(row["guest_memory_bytes"] for row in rows),
+        # Bloat can be negative: a memory limit may hold fewer bytes in whole larger pages.
         bloat_bytes=sum(
             max(row["bloat_bytes"] or 0, 0) for row in rows if not row["guest_memory_bytes"]
         ),

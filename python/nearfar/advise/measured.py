@@ -105,7 +105,11 @@ def _points(misses: Fit, faults: Fit) -> list[Point]:
     ]  # fmt: skip
     both = sorted(by_size[0].keys() & by_size[1].keys())
     mean = [{size: sum(one[size]) / len(one[size]) for size in both} for one in by_size]
-    return [Point(size, mean[0][size], 0.0, mean[1][size], 0.0) for size in both]
+    # Second-level hits and distinct pages were not measured.
+    return [
+        Point(size, misses=mean[0][size], second=0.0, faults=mean[1][size], pages=0.0)
+        for size in both
+    ]
 
 
 def _sizes(points: Sequence[Point]) -> list[int]:

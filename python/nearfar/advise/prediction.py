@@ -4,10 +4,10 @@
 all of them; :func:`choose_sizes` picks the sizes to measure next. Neither sees any other rate. The
 engine computes times from rates (``AccessTimes``); only the rates are predicted here.
 
-**The papers' forms** (a power law for TLB misses, two exponentials for faults: 000 and 001) are
-used if their time is within :data:`PAPER_TOLERANCE` of the known time at every known size, and more
-sizes are known than the forms have coefficients. The time decides, not the error of a rate: on a
-disk, a tenth of a percent more faults can double the time.
+**The papers' forms** (a power law for TLB misses, two exponentials for faults: papers 000 and 001)
+are used if their time is within :data:`PAPER_TOLERANCE` of the known time at every known size, and
+more sizes are known than the forms have coefficients. The time decides, not the error of a rate: on
+a disk, a tenth of a percent more faults can double the time.
 
 **Otherwise the bridge** interpolates linearly between the logarithms of the known rates, within
 limits that hold for any program:
@@ -397,7 +397,7 @@ def _bridge(
     x = np.log2(_column(points, "page_bytes"))
     misses, faults, pages = (_log(_column(points, n)) for n in ("misses", "faults", "pages"))
     second = np.exp2(_line(at, x, _log(_column(points, "second")), (0.0, 0.0)))
-    second[second <= 2 * _MIN_RATE] = 0.0
+    second[second <= 2 * _MIN_RATE] = 0.0  # 0 before `_log`
 
     # The page size at which the memory has as many frames as the TLB has entries.
     crossing = float(np.log2(memory_bytes / entries))

@@ -1,4 +1,7 @@
-"""Evaluates advice over many rows of :mod:`nearfar.advise`: regret against the goals."""
+"""Evaluates advice over many rows of :mod:`nearfar.advise`: regret against the goals.
+
+Regret: simulated time of the chosen page size / that of the best - 1.
+"""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def run(
     """
     with _forwarded_signals() as forwarded:
         start = time.monotonic()
-        with huge_pages(disable):
+        with huge_pages(disable=disable):
             try:
                 child = subprocess.Popen(command, stdin=stdin, stdout=stdout)
             except OSError as error:

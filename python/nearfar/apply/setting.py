@@ -124,7 +124,7 @@ def plan(
 
     A command that requests huge pages (``MADV_HUGEPAGE``), as QEMU does for a guest's memory, would
     then get the largest size that is not off. With ``asking``, the size is set to ``madvise`` and
-    all others to ``never``, which does not affect programs that do not request huge pages.
+    all others to ``never``; programs that do not request huge pages then get none.
 
     With ``words`` (values by file), these are written instead. Of the other page sizes, the largest
     then inherits the setting for all sizes, and the rest are turned off.
@@ -133,9 +133,9 @@ def plan(
         NearfarError: this kernel does not support the size; the message names the nearest one.
     """
     if words is not None:
-        return Plan(page_bytes, BASE, _changes(words, sysfs), False)
+        return Plan(page_bytes, BASE, _changes(words, sysfs), disable=False)
     if page_bytes == BASE:
-        return Plan(page_bytes, BASE, (), True)
+        return Plan(page_bytes, BASE, (), disable=True)
     files = switches(sysfs)
     if page_bytes not in files:
         sizes = [BASE, *files]
@@ -157,7 +157,7 @@ def plan(
             needed = (effective == "always") != (size == page_bytes)
         if needed:
             changes.append(Change(file, word, wanted))
-    return Plan(page_bytes, BASE, tuple(changes), False)
+    return Plan(page_bytes, BASE, tuple(changes), disable=False)
 
 
 def _changes(words: Mapping[str, str], sysfs: Path) -> tuple[Change, ...]:

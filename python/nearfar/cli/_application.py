@@ -48,6 +48,7 @@ class _Commands(Mapping[str, Any]):
 
     def __init__(self) -> None:
         files = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
+        # `import_.py` is the command `import`.
         self._files = {file.rstrip("_"): file for file in files if not file.startswith("_")}
         self._built: dict[str, Any] = {}
 

@@ -4,8 +4,8 @@
 //! next i64 (number of the next request for the object; -1 or 2^63-1 if none). A request becomes a
 //! load at address `id * object_bytes` (default 4096: ids are page numbers). Its size is that of
 //! the object, but at most `object_bytes` and 65535, so that it touches one object. With
-//! `object_bytes` 1, ids are byte addresses. Time and next are checked and dropped: neither is a
-//! count of instructions.
+//! `object_bytes` 1, ids are byte addresses. Time and next are dropped: neither is a count of
+//! instructions.
 
 use super::{Bad, Framing, Head, Importer, Options, Parser};
 use crate::record::{Kind, Record};

@@ -26,6 +26,7 @@ impl Importer for PerfScript {
         "loads and stores with threads"
     }
     fn framing(&self) -> Framing {
+        // A last line without a newline is an error: it may be half a line.
         Framing::Lines { final_newline: true }
     }
     fn sampled(&self) -> bool {

@@ -21,6 +21,7 @@ impl Importer for Pinatrace {
         "loads and stores"
     }
     fn framing(&self) -> Framing {
+        // A last line without a newline is an error: it may be half a line.
         Framing::Lines { final_newline: true }
     }
     fn parser(&self, _: &Options) -> Result<Box<dyn Parser>, Bad> {

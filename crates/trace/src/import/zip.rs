@@ -41,6 +41,7 @@ fn damaged(what: &str) -> io::Error {
 
 impl<R: Read> Zip<R> {
     pub fn new(raw: R) -> Self {
+        // `false`: deflate data in a zip archive have no zlib header.
         let (raw, inflate) = (BufReader::with_capacity(64 << 10, raw), Decompress::new(false));
         Self { raw, inflate, file: None, next: None, ended: false }
     }
@@ -60,6 +61,8 @@ impl<R: Read> Zip<R> {
         if signature != FILE {
             return self.end(signature).map(|()| false);
         }
+        // Version, flags, method, time (4 bytes), checksum, compressed and uncompressed size (4 bytes
+        // each), lengths of the name and the extra field.
         let head: [u8; 26] = self.take()?;
         let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
         let word = |at: usize| u64::from(half(at)) | u64::from(half(at + 2)) << 16;
@@ -71,6 +74,7 @@ impl<R: Read> Zip<R> {
         }
         let deflated = match method {
             8 => true,
+            // Stored: only the size here says where it ends. 2^32 - 1 stands for a longer field (zip64).
             0 if !described_later && left < u64::from(u32::MAX) => false,
             _ => return Err(damaged("it is not compressed with deflate")),
         };
@@ -89,6 +93,7 @@ impl<R: Read> Zip<R> {
     fn end(&mut self, signature: [u8; 4]) -> io::Result<()> {
         let mut list = signature.to_vec();
         self.raw.by_ref().take(MAX_LIST).read_to_end(&mut list)?;
+        // The end record has 22 bytes; the last two are the length of the comment that follows it.
         let end = memchr::memmem::rfind(&list, &END).map(|at| &list[at..]);
         let comment = end.and_then(|end| end.get(20..22)).map(|b| u16::from_le_bytes([b[0], b[1]]));
         let whole = comment
