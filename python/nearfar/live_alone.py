@@ -41,7 +41,8 @@ class Alone:
 
     Attributes:
         seconds: wall time.
-        resident_bytes: peak private memory (RssAnon) of its largest process, sampled.
+        resident_bytes: peak private memory of its largest process, from samples of RssAnon and
+            VmHWM.
         exit_code: of the program; 128 + N if signal N ended it.
     """
 

@@ -18,6 +18,7 @@ _RUNS: Final = 5
 
 def devices(root: Path = Path("/")) -> dict[str, int]:
     """Free bytes of each active swap area."""
+    # Columns: name, type, size and used in KiB, priority.
     rows = [line.split() for line in text_of(root / "proc/swaps").splitlines()[1:]]
     return {row[0]: (int(row[2]) - int(row[3])) * 1024 for row in rows if len(row) >= 4}
 
@@ -42,11 +43,12 @@ def swap(bench: Bench, page_fault: float, root: Path = Path("/")) -> Section | N
                 bench.notes.append(f"storage.swap: left out: {error}")
                 return None
             ns, faults = memory.read_at_random(PAGE)
-            # Pages read ahead do not fault, but Linux reads at most 32 pages per fault.
+            # Pages read ahead do not fault. Linux reads at most 32 per fault; 64 leaves a margin.
             if faults * 64 < pages:
                 bench.notes.append(f"storage.swap: left out: the kernel wrote little to {names}")
                 return None
             back.append(ns / pages)
+            # Noise may make the difference negative.
             faulted.append(max(ns / faults - page_fault, 1.0))
     key = "storage.swap.nvme"
 
