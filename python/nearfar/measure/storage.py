@@ -89,7 +89,7 @@ def _requests(bench: Bench, key: str, access: str, file: int, span: int) -> tupl
     run(_SMALL)  # warms up
     small = bench.repeat(lambda: run(_SMALL))
     large = bench.repeat(lambda: run(_LARGE))
-    # The additional bytes of a large request, by its additional time (at least 1 ns, despite noise).
+    # The additional bytes of a large request, by its additional time, which noise may hide.
     differences = [max(ns - small.median, 1.0) for ns in large.runs]
     rates = Samples(tuple((_LARGE - _SMALL) / ns * 1e9 for ns in differences))
     how = f"O_DIRECT, one at a time, medians of {_REQUESTS[_SMALL]} at random offsets"
