@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def words(path: Path, *, seed: int = 1, bytes: int = 3_000_000, line: int = 12) -> None:  # noqa: A002
     """Write text whose words have the skewed frequencies of a language, ``line`` words per line."""
     chance = random.Random(seed)
+    # More than enough: a word and its space have 6.6 bytes on average.
     chosen = _words(chance, bytes // 4)
     lines = (" ".join(chosen[at : at + line]) for at in range(0, len(chosen), line))
     path.write_bytes("\n".join(lines).encode()[: bytes - 1] + b"\n")
@@ -76,6 +77,7 @@ def postscript(path: Path, *, seed: int = 1, pages: int = 8) -> None:
 def pdf(path: Path, *, seed: int = 1, pages: int = 10, pixels: int = 600) -> None:
     """Write a document (PDF 1.4): a page has text, curves and a picture of ``pixels`` squared."""
     chance = random.Random(seed)
+    # Catalogue, page tree and font, written at the end.
     objects: list[bytes] = [b""] * 3
 
     def add(head: str, stream: bytes) -> int:
@@ -117,7 +119,7 @@ def pdf(path: Path, *, seed: int = 1, pages: int = 10, pixels: int = 600) -> Non
 
 
 def spreadsheet(path: Path, *, seed: int = 1, rows: int = 4000) -> None:
-    """Write a workbook (CSV with formulas): sales by row, running sums, look-ups, a summary."""
+    """Write a workbook (CSV with formulas): sales by row, running sums, shares, a sum by region."""
     chance = random.Random(seed)
     out = ["item,region,units,price,total,running,share,rank,text"]
     regions = ("north", "east", "south", "west")
@@ -229,10 +231,12 @@ def edges(path: Path, *, seed: int = 1, vertices: int = 30_000, edges: int = 200
     chance = numpy.random.default_rng(seed)
     levels = max(1, (vertices - 1).bit_length())
     ends = numpy.zeros((2, edges), dtype=numpy.int64)
+    # Each level adds a bit to both ends: quadrant a adds (0, 0), b (0, 1), c (1, 0), d (1, 1).
     for _ in range(levels):
         draw = chance.random(edges)
         ends = 2 * ends + numpy.array([draw >= 0.76, (draw >= 0.57) & (draw < 0.76)])
         ends[1] += draw >= 0.95
+    # Shuffled, so that a vertex's number says nothing about its degree.
     order = chance.permutation(1 << levels) % vertices
     pairs = order[ends]
     path.write_text("\n".join(f"{a} {b}" for a, b in pairs.T.tolist()) + "\n", encoding="ascii")

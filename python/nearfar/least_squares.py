@@ -131,7 +131,7 @@ def search(t: Array, y: Array, weights: Array, terms: int, seed: int) -> tuple[A
 def bounds(t: Array) -> tuple[float, float]:
     """The steepest falling and rising rate that more than one point can show."""
     gaps = np.diff(np.unique(t))
-    # exp(300) does not overflow, and no curve of rates is that steep.
+    # exp(300) does not overflow, and no measured curve is that steep.
     return (
         -min(_STEEPEST / gaps[0], 300 / max(abs(t[0]), 1e-300)),
         min(_STEEPEST / gaps[-1], 300 / max(abs(t[-1]), 1e-300)),
@@ -145,9 +145,10 @@ def _starts(low: float, high: float, t: Array, terms: int, seed: int) -> Array:
     rising = np.geomspace(min(0.1 / span, high), high, 6)
     rates = np.concatenate((falling, [0.0], rising))
     generator = np.random.default_rng(seed)
-    sign = generator.random((_RANDOM_STARTS, terms)) < 0.7
+    falls = generator.random((_RANDOM_STARTS, terms)) < 0.7
     steep = generator.random((_RANDOM_STARTS, terms))
-    drawn = np.where(sign, falling[-1] * (low / falling[-1]) ** steep, rising[0] * steep)
+    # Falling rates are log-uniform over the grid's range; rising ones are flatter than the grid's.
+    drawn = np.where(falls, falling[-1] * (low / falling[-1]) ** steep, rising[0] * steep)
     if terms == 1:
         return np.concatenate((rates[:, None], drawn))
     first, second = np.triu_indices(len(rates), 1)

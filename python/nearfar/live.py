@@ -114,6 +114,7 @@ def _request(
     policy = options.get("policy")
     if isinstance(policy, str):
         policy = from_file(policy)
+    # A built-in policy stays in the options, by name.
     if policy is None:
         return options, None, texts
     del options["policy"]

@@ -149,7 +149,7 @@ class Outcome(FolderResult):
         window_bytes: peak size of the window, far memory that was mapped without a promotion.
         far_bytes: peak size of the far tier.
         seconds: wall time.
-        user_seconds: processor time of the program and its managers.
+        user_seconds: processor time of the program and its managers in user mode.
         system_seconds: their processor time in the kernel.
         manager_seconds: the managers' part of both; up to 40 ms at the end of each are missing.
         budget_bytes: fast memory of each process.

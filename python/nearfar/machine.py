@@ -174,8 +174,9 @@ def words(machine: MachineLike | Sequence[MachineLike] | None) -> list[str]:
     chosen = listed(machine)
     if chosen is None:
         return []
+    # ``Machine.flags``: ``--machine``, its name or path, then ``--set`` options.
     flags = [entry.flags if isinstance(entry, Machine) else ["", str(entry)] for entry in chosen]
-    return ["--machine", ",".join(words[1] for words in flags), *(flags[0][2:] if flags else [])]
+    return ["--machine", ",".join(each[1] for each in flags), *(flags[0][2:] if flags else [])]
 
 
 def with_storages(machine: Machine, storage: Sequence[str]) -> Machine:
@@ -188,7 +189,7 @@ def with_storages(machine: Machine, storage: Sequence[str]) -> Machine:
         NearfarError: no built-in machine has the storage; the message names the nearest one.
     """
     owners = {name: _owner(name, machine) for name in storage if name not in machine.storages}
-    # zram first, so that its files are on a disk of the machine itself.
+    # zram first, so that it keeps files on the machine's own disk, not on one copied here.
     for name in sorted(owners, key=lambda name: owners[name].storages[name] != "zram"):
         machine = machine.with_storage_of(owners[name], name)
     return machine

@@ -108,7 +108,10 @@ class MemoryCurve:
 
     @property
     def thrashes_below(self) -> Memory | None:
-        """The smallest memory above which nothing thrashes; None if all or no sizes thrash."""
+        """The smallest memory that, like all larger ones, does not thrash.
+
+        None if the largest thrashes, or no size does.
+        """
         memory = self.enough(THRASHES - 1)
         return None if memory == self.times[0][0] else memory
 

@@ -376,7 +376,8 @@ def _judge(
 
     def meets(limits: tuple[float, float, float]) -> bool:
         min_r2, max_share, max_relative = limits
-        # A TLB miss costs the same at every page size, so its relative error does not matter.
+        # A TLB miss costs the same at every page size, so the relative error of a small rate hardly
+        # matters.
         relative_meets = model.name == "power" or relative <= max_relative
         return bool(r2 is not None and r2 >= min_r2 and share <= max_share and relative_meets)
 
@@ -398,7 +399,8 @@ def _judge(
     if close:
         reason += f"; every point within {100 * CLOSE:.0f} %"
     if not close and relative > FAIR[2]:
-        # Users predict with a "good" fit, so all sizes must be predicted well.
+        # For ``power``; the others have met a stricter limit. Users predict with a "good" fit, so
+        # all sizes must be predicted well.
         verdict = "fair" if verdict == "good" else verdict
     fitted = values - residuals
     if (fitted < -0.01 * float(np.ptp(values))).any():

@@ -23,7 +23,7 @@ _inputs: list[Path] = []
 def choose(what: str, when: str) -> None:
     """Set ``color`` or ``progress`` to one of :data:`WHEN`, for this process.
 
-    The environment does not change, as captured and measured programs inherit it.
+    The environment does not change, because captured and measured programs inherit it.
     """
     _when[what] = when
 

@@ -316,7 +316,8 @@ def machine_warnings(run: Run) -> list[str]:
     hosts = run.get("machines") or {run["machine"]: run["machine_description"]}
     parsed = [machines.Machine.from_json(name, json.dumps(host)) for name, host in hosts.items()]
     lacking = {host.name: host.processor_lacks() for host in parsed}
-    # If one machine lacks its processor, the papers' model gives the times of all.
+    # None: it lacks nothing. If one machine lacks its processor, the papers' model gives the times
+    # of all.
     mixed = None in lacking.values()
     for name, described in hosts.items():
         of_user = name not in machines.names()

@@ -52,6 +52,7 @@ def _deferred() -> Iterator[None]:
     """Defer signals that end this process to the end of the block."""
     received: list[int] = []
     ours = (signal.SIGINT, signal.SIGTERM)
+    # Only a handler in Python can raise while ``Popen`` runs, which would lose the child.
     numbers = [number for number in ours if callable(signal.getsignal(number))]
     try:
         with handling(numbers, lambda number, _frame: received.append(number)):
@@ -88,6 +89,7 @@ def children(pid: int) -> list[int]:
 def process_tree(pid: int) -> list[int]:
     """A process and its descendants."""
     pids = [pid]
+    # The loop also visits what it appends.
     for parent in pids:
         pids += children(parent)
     return pids

@@ -157,6 +157,7 @@ def count(
             place["swap_ins"] = reads
             place["first_touches"] = place["given"]
             place["faults"] = place["given"] + reads
+            # These columns are 0 with `--view machine`.
             place["mapped"] = place["zero_fills"] = place["file_reads"] = place["file_rereads"] = 0
         whole = total.copy()
         for place in places_of(found):
@@ -172,6 +173,7 @@ def _ns(place: Counts, total: Counts, row: paging_declared.Row) -> float:
 
     given_ns = total["given_ps"] / 1e3 / row["references"]
     faults_ns = (row["fault_ns"] or 0.0) + (row["io_ns"] or 0.0) + (row.get("start_ns") or 0.0)
+    # Rounding may make it negative if no fault needs a device.
     device_ns = max(0.0, faults_ns - given_ns)
     return (
         part(place["tlb_ps"], total["tlb_ps"], row["tlb_ns"] or 0.0)
@@ -227,8 +229,8 @@ def _sized(
     name: str, sizes: Mapping[int, tuple[float, int]], whole_ns: float
 ) -> list[declared.SizesRow]:
     ns_before, bytes_before = sizes[USUAL_PAGE]
-    # A region that has less memory with larger pages shares pages with a neighbour, so its times
-    # do not count.
+    # A region that is smaller than a page, or has less memory with larger pages, shares pages with
+    # a neighbour, so its times do not count.
     candidates = [
         size
         for size, (_, resident) in sizes.items()

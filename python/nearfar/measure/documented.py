@@ -27,7 +27,7 @@ class Documented:
 
 def _zen(name: str, number: int, window: int, second: tuple[int, int]) -> Documented:
     guide = f"AMD, Software Optimization Guide for the {name} Microarchitecture ({number})"
-    return Documented(guide, window, 16384, second, 64)
+    return Documented(guide, window, coalesced=16384, second=second, upper_directories=64)
 
 
 _INTEL: Final = "Intel 64 and IA-32 Architectures Optimization Reference Manual (248966)"

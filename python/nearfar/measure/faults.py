@@ -33,7 +33,7 @@ _SMALLER: Final = "the kernel gave smaller pages; free memory may be fragmented"
 #: Tries per run to find memory that the host does not back.
 _TRIES: Final = 4
 
-#: Touched memory, not freed so that the kernel does not hand it out again.
+#: Touched memory, kept so that the kernel does not hand it out again.
 Held = list[_engine.MappedMemory]
 
 
@@ -140,6 +140,7 @@ def _use_up(page: int, pages: str, held: Held, room: int) -> bool:
     for _ in range(0, room, _RUN):
         held.append(_engine.MappedMemory(_RUN, pages, None))
         times.append(held[-1].write(page)[0])
+        # The last runs are all slow, and about equally so: the host allocated memory in each.
         last = times[-2 * _TRIES :]
         if min(last) > _HOST_ALLOCATES * min(times) and max(last) < _HOST_ALLOCATES * min(last):
             return True
@@ -149,7 +150,10 @@ def _use_up(page: int, pages: str, held: Held, room: int) -> bool:
 def _mapping_for(
     page: int, sysfs: Path, runtime: Path
 ) -> tuple[str, AbstractContextManager[object]]:
-    """The kind of mapping that gets pages of this size, and the change of settings for it."""
+    """The kind of mapping that gets pages of this size, and the change of settings for it.
+
+    ``small`` and ``huge`` are advised with ``madvise``, ``unasked`` is not.
+    """
     if page == BASE:
         return "small", nullcontext()
     words = acting(sysfs)
@@ -225,7 +229,8 @@ def _first_writes(
         memory = _engine.MappedMemory(each, pages, None)
         held.append(memory)
         ns, _ = memory.write(page, work)
-        # If a page was smaller, writes to the rest of it still fault.
+        # If a page was smaller, writes to the rest of it still fault. Up to one such fault in four
+        # pages is tolerated.
         smaller = memory.write(BASE)[1]
         times.append(None if smaller * page > each // 4 else ns / (each // page))
     return times

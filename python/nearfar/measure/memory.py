@@ -159,6 +159,7 @@ def beyond_caches(bench: Bench) -> int:
     """Bytes far beyond the caches, if memory allows."""
     largest = max((cache.size for cache in bench.system.caches.values()), default=32 << 20)
     wanted = max(4 * largest, 64 << 20)
+    # The lines are ``STRIDE`` apart, so they span more memory than their own bytes.
     room = bench.system.available // 8 * LINE // STRIDE
     return max(min(wanted, room) // LARGE, 4) * LARGE
 
@@ -259,6 +260,7 @@ def tlb(bench: Bench, known: Documented | None, cycle: float) -> Section:
         section["coalesced"] = Sourced(size_text(coalesced), known.guide)
     second = processor["second"]
     source = "cpuid"
+    # The guide, if ``cpuid`` lacks the level or agrees on it. Large pages share the entries.
     if known and known.second and (not second or second["small"]["entries"] == known.second[0]):
         entries, ways = known.second
         second = {"small": {"entries": entries, "ways": ways}, "large": None}
@@ -272,6 +274,7 @@ def tlb(bench: Bench, known: Documented | None, cycle: float) -> Section:
     bench.say("second-level TLB")
     entries = second["small"]["entries"]
     first = processor["first"]["small"]["entries"] * (coalesced or PAGE) // PAGE
+    # More than the first level covers, but within the second.
     pages = max(entries // 2, min(2 * first, entries * 3 // 4))
     hit = _translation_ns(bench, pages)
     how = f"a load in each of {pages} pages of 4 KiB, minus one of as many lines in few pages"

@@ -29,7 +29,7 @@ class Entries(TypedDict):
 
 
 class TlbLevel(TypedDict):
-    """One level of TLB: entries for small and for large pages."""
+    """One level of TLB: entries for small and for large pages; these share ``small`` if None."""
 
     small: Entries
     large: Entries | None
@@ -46,7 +46,10 @@ class CpuidCache(TypedDict):
 
 
 class Processor(TypedDict):
-    """What ``cpuid`` reports (crates/measure/src/cpuid.rs)."""
+    """What ``cpuid`` reports (crates/measure/src/cpuid.rs).
+
+    ``first`` and ``second``: levels of the data TLB; ``instruction``: the instruction TLB.
+    """
 
     vendor: str
     family: int
@@ -233,6 +236,7 @@ def _limits(root: Path) -> list[int]:
     """Bytes that this process may still use under the limits of its control groups."""
     remaining = []
     for line in text_of(root / "proc/self/cgroup").splitlines():
+        # hierarchy:controllers:path; version 2 has no controllers.
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             folder, limit_file, used_file = root / "sys/fs/cgroup", "memory.max", "memory.current"

@@ -142,7 +142,7 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
         f"[node.node{node.node}.local]",
     ]
     hosts = [host for host in nodes if host.cpus]
-    near = min((_distance(host, node, []) for host in hosts), default=10)
+    near = min((_distance(host, node, assumed=[]) for host in hosts), default=10)
     latency = node.read_latency or near * NS_PER_DISTANCE
     assumed_rate = ASSUMED_BANDWIDTH[node.kind or "dram"]
 
@@ -155,7 +155,7 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
     how = f"{NS_PER_DISTANCE} ns per unit of distance, as the firmware reports no latency"
     lines.append(line("read_latency", f"{latency}ns", node.read_latency is not None, how))
     if node.write_latency is not None:
-        lines.append(line("write_latency", f"{node.write_latency}ns", True, ""))
+        lines.append(line("write_latency", f"{node.write_latency}ns", known=True, how=""))
     for key in ("read_bandwidth", "write_bandwidth"):
         known = getattr(node, key)
         rate = f"{known or assumed_rate}B/s"
@@ -163,7 +163,7 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
         lines.append(line(key, rate, known is not None, how))
     if remote:
         others = [host for host in hosts if host.socket != node.socket]
-        far = min((_distance(host, node, []) for host in others), default=near)
+        far = min((_distance(host, node, assumed=[]) for host in others), default=near)
         views = [node.seen.get(host.node, {}) for host in others]
         known = _best("read_latency", views, worst=True)
         remote_latency = known or round(latency * max(far / near, 1.0))
@@ -173,7 +173,8 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
         for key in _SPEEDS[1:]:
             value = _best(key, views, worst=True)
             if value is not None:
-                lines.append(line(key, f"{value}{'ns' if 'latency' in key else 'B/s'}", True, ""))
+                unit = "ns" if "latency" in key else "B/s"
+                lines.append(line(key, f"{value}{unit}", known=True, how=""))
     return lines
 
 

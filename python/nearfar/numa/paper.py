@@ -1,4 +1,4 @@
-"""The model's value for each statement of aliusM (004; ``papers/004/statements.toml``).
+"""The model's value for each statement of paper 004 (aliusM; ``papers/004/statements.toml``).
 
 The model of docs/numa.md computes table 2 from table 1 and published latencies
 (``machines/optane-4node.toml``). It is not fitted to the nine times of table 2.
@@ -19,7 +19,8 @@ def measures(all_modules: bool = False) -> dict[str, tuple[float, str]]:
     """The simulated value of each statement by its key, with a note.
 
     Args:
-        all_modules: as :func:`nearfar.numa.alloc` takes it.
+        all_modules: whether a core writes to all interleaved modules at once, instead of only the
+            one that holds its page.
     """
 
     def cell(mode: str, size: int) -> AllocRow:
@@ -63,6 +64,8 @@ Cell = Callable[[str, int], AllocRow]
 
 
 def _like_far_dram(_: Values, __: Cell) -> tuple[float, str]:
+    """Bandwidth of the own socket's persistent memory, over that of the other socket's DRAM."""
+
     def ratio(threads: int, pattern: str, writes: float) -> float:
         pmem, far_dram = (
             _known(
@@ -97,8 +100,8 @@ def _dram_only(values: Values, cell: Cell) -> tuple[float, str]:
 
 
 def _no_benefit(values: Values, _: Cell) -> tuple[float, str]:
-    ours = values["memory-mode-80"][0] / 80 / (values["memory-mode-700"][0] / 700)
-    return ours, "the cache is full of dirty lines at the start"
+    ratio = values["memory-mode-80"][0] / 80 / (values["memory-mode-700"][0] / 700)
+    return ratio, "the cache is full of dirty lines at the start"
 
 
 def _remote(values: Values, _: Cell) -> tuple[float, str]:

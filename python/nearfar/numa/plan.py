@@ -208,12 +208,14 @@ def _row(
         "from_": values["from_"],
         "threads": values["threads"],
     }
+    # The default allocator is the kernel's vmalloc, which cannot use movable memory.
     allocated = numa.alloc(values["capacity"], allocator="user", **placement).rows[0]
     seen = numa.run(
         f"{working_set}", pattern=values["pattern"], writes=values["writes"], **placement
     ).rows[0]
     possible = allocated["possible"] and seen["possible"]
     return {
+        # ``nearfar emit`` takes names of programs and of VMs from this key.
         "vm": "program",
         "mode": mode,
         "from": start,

@@ -124,7 +124,7 @@ class Table(RichTable):
         super().add_column(
             header,
             justify=justify,
-            overflow="fold",
+            overflow="fold",  # always, so that nothing is cut; ``no_wrap`` decides
             no_wrap=overflow != "fold",
             min_width=min_width,
             max_width=max_width,
@@ -174,6 +174,7 @@ class Table(RichTable):
         removed = [c for index, c in enumerate(self.columns) if index not in remaining]
         if removed:
             names = ", ".join(str(column.header) for column in removed)
+            # Set by :func:`nearfar.report.tables.text`.
             elsewhere = getattr(console, "elsewhere", "a wider terminal or --format json has them")
             yield Prose(f"columns left out at this width: {names}; {elsewhere}", style="dim")
 

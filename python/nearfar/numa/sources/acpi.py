@@ -198,6 +198,7 @@ def _value(entry: int, base: int, revision: int, *, latency: bool) -> int | None
     if entry in (0, 0xFFFF):
         return None
     value = entry * base
+    # Revision 1 has tenths of ns and MB/s; revision 2 has picoseconds and MB/s.
     if revision < 2:
         value = -(-value // 10)
     elif latency:

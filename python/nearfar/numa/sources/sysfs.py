@@ -98,6 +98,7 @@ def _socket(path: Path, cpus: list[int]) -> int | None:
 
 def _kind(path: Path, number: int) -> str | None:
     """The kind of a node without cores, from its DAX device."""
+    # This parent of ``/sys/devices/system/node`` is ``/sys``.
     devices = path.parents[2] / "bus" / "dax" / "devices" if len(path.parents) > 2 else path
     for device in sorted(devices.glob("dax*")) if devices.is_dir() else []:
         if text_of(device / "target_node") == str(number):
