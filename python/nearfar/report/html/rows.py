@@ -191,7 +191,7 @@ class RowsPage(page.Page[Result]):
 
     def _value(self, value: object) -> str:
         number = _number(value)
-        unit, _, per = self.column.unit.partition(" ")
+        unit, _, per = self.column.unit.partition(" ")  # Such as ``ns per reference``.
         if unit in ("ns", "s"):
             return f"{units.duration(number * (1e9 if unit == 's' else 1))} {per}".strip()
         return units.size(number) if unit == "bytes" else units.digits(number, 4)

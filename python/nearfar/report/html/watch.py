@@ -33,7 +33,8 @@ class WatchPage(page.Page[WatchResult]):
         self.row = result.rows[0]  # Its column ``vm`` is the watched program.
         self.heading = f"How much memory does <code>{page.text(self.row['vm'])}</code> need?"
         self.answer = lines(self.row)
-        self.headline = f"{self.answer[0][1][:1].upper()}{self.answer[0][1][1:]}"
+        _, sentence = self.answer[0]
+        self.headline = sentence[:1].upper() + sentence[1:]
 
     def _sections(self) -> list[str]:
         parts = []
