@@ -36,6 +36,7 @@ VIRIDIS = (
     "#fde725",
 )
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+#: Dash and gap of a curve in pixels, by verdict of its fit; without a gap it is solid.
 DASHES = {"good": (1, 0), "fair": (6, 3), "bad": (2, 3)}
 
 

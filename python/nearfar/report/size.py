@@ -1,4 +1,4 @@
-"""Sizes as text: at most six lines for each program."""
+"""Sizes as text: a few lines for each program."""
 
 from __future__ import annotations
 
@@ -93,6 +93,7 @@ def _start(row: declared.Row) -> str:
     """What the page size changes while memory is filled."""
     at_most = "at most " if row.get("sampled_pages") else ""
     text = f"; filling memory is {at_most}{units.percent(row['start_share'])} of the run"
+    # Both are 0 with 4 KiB pages.
     if row["bloat_bytes"] or row["start_gain"]:
         sign = "less" if row["start_gain"] >= 0 else "more"
         text += (

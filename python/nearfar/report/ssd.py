@@ -34,7 +34,10 @@ def shares(row: declared.Row) -> list[str]:
 
 
 def threshold_ns(epf: str) -> int:
-    """The predicted time, ns, from which a policy uses ordinary page faults; 0 for no threshold."""
+    """The predicted time, ns, from which a policy uses ordinary page faults; 0 for no threshold.
+
+    A policy with a threshold is written ``smart:50us``.
+    """
     _, colon, threshold = epf.partition(":")
     return parse_time(threshold, "--epf") if colon else 0
 

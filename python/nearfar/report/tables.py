@@ -162,7 +162,10 @@ def paging_rows(result: PagingResult) -> Table:
 
 
 def time_parts(result: PagingResult) -> Table:
-    """The time of a reference at each page size, with the largest memory of the study."""
+    """The time of a reference at each page size, against the first one.
+
+    With the largest memory of the study, and its first storage.
+    """
     memory = max(row["memory_bytes"] for row in result.rows)
     storage = findings.storages(result)[0]
     chosen = [
@@ -228,6 +231,7 @@ def info(found: Content) -> RenderableType:
     parts: list[RenderableType] = [labelled(facts(found))]
     if found.get("peak_resident_bytes") is not None:
         parts += [Text(""), Text(_MEMORIES)]
+    # Only the tasks of a virtual machine have names.
     if named := [thread for thread in found.get("threads") or () if thread.get("name")]:
         parts += [Text(""), _tasks(named)]
     if found.get("regions"):
@@ -371,6 +375,7 @@ def listing(
     table = Table(title)
     for index, header in enumerate(headers):
         texts = [str(row[index]) for row in rows]
+        # An empty text is in any string.
         right = all(text[:1] in "+-0123456789" and text[:2] != "0x" for text in texts)
         last = index == len(headers) - 1
         table.add_column(
@@ -426,6 +431,7 @@ def text(renderable: RenderableType, width: int, elsewhere: str) -> str:
         elsewhere: where to find columns that are left out.
     """
     printer = console(io.StringIO(), width)
+    # Tables read this attribute, as Rich passes them only the console.
     printer.elsewhere = elsewhere  # type: ignore[attr-defined]
     return _plain(printer, renderable)
 
@@ -453,7 +459,10 @@ def _best_cell(best: findings.Best) -> Text:
 
 
 def change(best: findings.Best) -> str:
-    """The time of the best page against 4 KiB: ``-12 %``; empty if 4 KiB was not simulated."""
+    """The time of the best page against 4 KiB: ``-12 %``, ``same`` if that rounds to 0.0 %.
+
+    Empty if 4 KiB was not simulated.
+    """
     gain = best.gain
     if gain is None:
         return ""

@@ -108,6 +108,7 @@ def _drawn(plots: Sequence[_Plot], width: int | None, height: int, stream: IO[st
 def _points(
     result: PagingResult, key: findings.Rate, memory: Memory | None
 ) -> list[tuple[int, float]]:
+    """Rates by page size; without ``memory`` (TLB misses), of the last row of each size."""
     rates = {
         row["page_bytes"]: row[key]
         for row in result.rows
@@ -117,6 +118,7 @@ def _points(
 
 
 def _memory(curves: Sequence[MemoryCurve], what: str) -> _Plot:
+    # Times are rounded: 0.999 would begin the axis at 0.1.
     lines = [
         (
             curve.name if len(curves) > 1 else "",
@@ -147,7 +149,7 @@ def _text(plot: _Plot, width: int, height: int, colour: bool) -> str:
     plotext.theme("clear")
     # Otherwise plotext limits the width to that of the terminal at its import (80 in a pipe).
     plotext.limitsize(False, False)
-    plotext.plotsize(width, height - 1)
+    plotext.plotsize(width, height - 1)  # The title takes a line.
     for index, (label, points) in enumerate(lines):
         drawn = [(position(size), math.log10(v)) for size, v in points if v > 0]
         if drawn:
@@ -160,6 +162,7 @@ def _text(plot: _Plot, width: int, height: int, colour: bool) -> str:
     # Plotext drops overlapping labels unpredictably, so choose them here.
     labels = {size: units.size(size).replace(" ", "") for size in sizes}
     room = max(map(len, labels.values())) + 2
+    # About 10 columns are the labels of the other axis.
     gap = room * (position(sizes[-1]) - position(sizes[0])) / (width - 10)
     shown = sizes[:1]
     for size in sizes[1:]:

@@ -38,6 +38,7 @@ _COUNTS: Final[tuple[_Count, ...]] = get_args(_Count)
 
 def tiering(result: TieringResult) -> RenderableType:
     """The answers, times by size of fast memory if there are several, and a table of means."""
+    # With several tenants, the phase also names the tenant.
     rows = answers.by_tenant(answers.means(of_memory(result, result.rows)), "phase")
     memories = fast_memories(result)
     parts: list[RenderableType] = [Text("\n".join(answers.answers(result)), style="bold")]
@@ -136,7 +137,7 @@ def policies(listed: Sequence[PolicyInfo]) -> RenderableType:
     parts: list[RenderableType] = []
     for policy in listed:
         parts.append(Text.assemble((policy["name"], "bold"), f": {policy['what']}"))
-        refused = policy["refused_live"]
+        refused = policy["refused_live"]  # ``--policy NAME: why not; what to do``
         why = f"no: {refused.split(': ', 1)[1].split(';')[0]}" if refused else "yes"
         parts.append(Text(f"under a real program (nearfar run): {why}"))
         if policy["knobs"]:

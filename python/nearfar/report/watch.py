@@ -94,7 +94,7 @@ def line(row: declared.Row) -> str:
 
 
 def lines(row: declared.Row) -> list[tuple[str, str]]:
-    """The answer: labels and sentences."""
+    """The answer: labels and sentences. The column ``vm`` is the watched program."""
     size = units.size
     memory = f"{size(row['memory_bytes'])} ({size(row['low_bytes'])} to "
     memory += f"{size(row['high_end_bytes'])}): "

@@ -154,7 +154,7 @@ class Simulation:
             elif setting.view != "cache" or setting.kinds is not None:
                 raise NearfarError(
                     f"{trace}: holds only references that miss the caches; "
-                    "give --traces a folder of whole captures", 3,
+                    "give --traces a folder of whole captures", exit_code=3,
                 )  # fmt: skip
             self._views[key] = trace
         # Call the engine directly, as the fits of `nearfar paging` are not needed.
@@ -166,13 +166,14 @@ class Simulation:
                     **_options(setting),
                     "page_sizes": SIZES,
                     "memory": ",".join(f"{share:.15%}" for share in MEMORIES),
-                    "storage": ["nvm-1x"],
+                    "storage": ["nvm-1x"],  # Rates are the same on any storage.
                     "view": "paper",
                     "threads": self._threads,
                 },
                 progress=self._progress,
             )
         )
+        # Views leave out repeats, which rates count.
         references = self.view_references.get(workload, int(answer["records"]))
         for row in answer["rows"]:
             row["references"] = references
@@ -236,7 +237,7 @@ def no_captures(traces: Path, missing: Sequence[str], vm: bool) -> NearfarError:
     words = f"{' '.join(missing)}{' --vm' if vm else ''} -o {traces}"
     name = trace_name(missing[0], vm)
     fix = f"capture it with `nearfar workload capture {words}`"
-    return NearfarError(f"{traces}: has no {name}; {fix}", 3)
+    return NearfarError(f"{traces}: has no {name}; {fix}", exit_code=3)
 
 
 class Evidence:
@@ -335,6 +336,7 @@ class Evidence:
         fit = self.fit("fault", workload, memory)
         sizes, faults = fit.page_bytes, fit.predict(fit.page_bytes)
         misses = self.fit("tlb", workload).predict(sizes)
+        # The papers' model has no second TLB level: no hits in it.
         total: Array = costs.translation(misses, np.zeros(len(sizes))) + costs.data(sizes, faults)
         return total
 
@@ -355,11 +357,11 @@ class Evidence:
                 self.rates(name).memory_bytes[memory],
                 memory,
                 points,
-                sizes,
-                sizes,
-                self.costs(vm.storage),
-                self.setting.tlb,
-                self.setting.model,
+                tried=sizes,
+                shown=sizes,
+                costs=self.costs(vm.storage),
+                tlb=self.setting.tlb,
+                model=self.setting.model,
             )
         return advised
 

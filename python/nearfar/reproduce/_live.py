@@ -18,7 +18,7 @@ from pathlib import Path
 from nearfar import live
 from nearfar.errors import NearfarError
 
-#: Share of the paper's 27 GiB of memory, and of its work.
+#: Share of the benchmark's 27 GiB of memory, and of its work.
 SCALE = 1 / 27
 #: At full size: pages of memory and working set, operations of a round, and seconds of pause
 #: before each round.
@@ -43,7 +43,7 @@ class LiveRun:
 
     @property
     def bandwidth_mb_s(self) -> float:
-        """MiB per second of the last round."""
+        """MiB per second of the last round; named as the column of the tiering study."""
         return self.operations * 4096 / (1 << 20) / self.seconds[-1]
 
 
@@ -80,13 +80,15 @@ class MicroBenchmark:
             NearfarError: it failed, or a page had wrong contents.
         """
         with tempfile.TemporaryDirectory() as scratch, one_processor():
+            # The shell redirects the output to its $0, the report.
             report = Path(scratch) / "report"
             shell = ["sh", "-c", 'exec "$@" > "$0"', str(report), *self.command(mix, seed)]
             fast_bytes, far_bytes = (
                 str(int(float(text.rstrip("M")) * self.scale * (1 << 20))) for text in (fast, slow)
             )
             outcome = live.run(shell, policy=policy, fast=fast_bytes, far_size=far_bytes, far="shm")
-            # The last word is the number of pages with wrong contents.
+            # Times of the warm-up and the rounds, then the number of pages with wrong contents; the
+            # program fails if there are any.
             words = report.read_text(encoding="ascii").split() if report.exists() else []
         if outcome.exit_code != 0 or len(words) != ROUNDS + 2:
             why = outcome.why or f"it ended with exit code {outcome.exit_code}"

@@ -165,6 +165,7 @@ def _gain_by_memory(evidence: Evidence) -> tuple[float, str]:
 
 
 def _office_sensitive(evidence: Evidence) -> tuple[float, str]:
+    # From 1 KiB (index 1).
     times = evidence.times("office", evidence.setting.nvm, 0.1)[1 : SIZES.index(32768) + 1]
     return float(times.max() / times.min()), "10 % memory"
 

@@ -222,6 +222,7 @@ def _fault_turns(evidence: Evidence) -> tuple[float, str]:
 
 
 def _fewest_by_memory(evidence: Evidence, name: str) -> list[int]:
+    """:func:`fewest` at each memory size, smallest first."""
     return [fewest(evidence, name, memory) for memory in _FIGURE_5]
 
 
@@ -237,9 +238,9 @@ def _memory_shapes(evidence: Evidence) -> tuple[float, str]:
 def _turn_earlier(evidence: Evidence) -> tuple[float, str]:
     return steps(
         [
-            later >= earlier
+            with_more >= with_less
             for name in PAPER_001
-            for earlier, later in pairwise(_fewest_by_memory(evidence, name))
+            for with_less, with_more in pairwise(_fewest_by_memory(evidence, name))
         ]
     )
 

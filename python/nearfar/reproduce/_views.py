@@ -69,7 +69,7 @@ def write(
             np.savetxt(csv, changes * block, fmt="%d", header="addr", comments="")
             path = importer.import_trace(csv, to / f"{name}.trace", format="csv") / "trace.json"
             info = json.loads(path.read_text(encoding="utf-8"))
-            info["source"]["command"] = []
+            info["source"]["command"] = []  # It named the temporary file.
             info["source"]["detail"] = (
                 f"{name}, whole: {missed.sentence}; one for each run to one block of {block} B"
             )

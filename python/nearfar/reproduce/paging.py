@@ -262,6 +262,7 @@ def _fitted(evidence: Evidence, quantity: str, name: str) -> Series:
 
 def _series(name: str, points: Values, curve: Values | None = None) -> Series:
     lines = points if curve is None else curve
+    # Arrays end where memory holds too few pages, so they may be shorter than SIZES.
     return {
         "name": name,
         "points": [(size, float(value)) for size, value in zip(SIZES, points, strict=False)],

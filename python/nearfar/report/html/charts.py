@@ -85,11 +85,17 @@ COUNT_LABEL = "format(datum.value, '~s')"
 
 
 def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
-    """A rate against page size: fitted curves under measured points.
+    """A rate against page size: fitted curves under simulated or measured points.
 
     Data sets: ``points`` (``page``, ``value``, ``series``, labels) and ``curves`` (``page``,
-    ``value``, ``series``, ``verdict``). ``series`` is the index of the memory size. ``memory``:
-    tooltips show the memory size.
+    ``value``, ``series``, ``verdict`` of the fit). Their ``series`` is the index of the memory
+    size.
+
+    Args:
+        pages: page sizes, in bytes.
+        series: the number of memory sizes.
+        axis: title of the axis of the rate.
+        memory: whether tooltips show the memory size.
     """
     import altair as alt
 
@@ -223,6 +229,7 @@ def advice(pages: Sequence[int]) -> Spec:
         ),
     )
     late = f"datum.page > {sorted(pages)[len(pages) * 2 // 3]}"
+    # Names of marks are at up to 20 heights.
     return finish(marked(x, late, 20, line, points), 320)
 
 

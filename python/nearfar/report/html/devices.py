@@ -52,6 +52,7 @@ class DevicesPage(page.Page[DevicesResult]):
             if share is None:
                 return page.bar(f"{row['storage']}: does not fit", [])
             label = f"{row['storage']}: {units.percent(share)}"
+            # Linux's replacement is not exact LRU: less memory may even take less time.
             return page.bar(label, [(max(share, 0.0) / largest, "vermillion")])
 
         heads = ((palette.OKABE_ITO[colour], declared.ROWS.head(name))

@@ -92,6 +92,8 @@ def _png(counts: npt.NDArray[np.int64]) -> bytes:
             struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
         )
 
+    # 8 bits a pixel, colour type 3 (palette); colour 0 is transparent; each row begins with its
+    # filter, 0 for none.
     return b"".join(
         (
             b"\x89PNG\r\n\x1a\n",
@@ -132,7 +134,7 @@ def _bands(data: HeatMap) -> str:
 
 def _ticks(data: HeatMap) -> str:
     bins = [round(share * data["time_bins"]) for share in (0, 0.25, 0.5, 0.75, 1)]
-    if data["seconds"]:
+    if data["seconds"]:  # The last entry is the end of the last bin.
         texts = [f"{units.digits(data['seconds'][index])} s" for index in bins]
     else:
         texts = [units.count(index * data["records_per_bin"]) for index in bins]

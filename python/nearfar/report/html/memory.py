@@ -64,8 +64,8 @@ def drawn(
         if memory is not None
     ]
     times = [1 + slower for curve in curves for _, slower in curve.slowdowns]
-    ends = (min(1.0, *times), max(2.0, *times))
-    return {"spec": _spec(curves, ends, words, colour), "points": points, "marks": marks}
+    domain = (min(1.0, *times), max(2.0, *times))
+    return {"spec": _spec(curves, domain, words, colour), "points": points, "marks": marks}
 
 
 def section(curves: Sequence[MemoryCurve], title: str, caption: str) -> str:
@@ -77,7 +77,7 @@ def section(curves: Sequence[MemoryCurve], title: str, caption: str) -> str:
 
 def _spec(
     curves: Sequence[MemoryCurve],
-    ends: tuple[float, float],
+    domain: tuple[float, float],
     words: Words,
     colour: alt.Color | None,
 ) -> charts.Spec:
@@ -98,11 +98,11 @@ def _spec(
     )
     y = alt.Y(
         "value:Q",
-        scale=alt.Scale(type="log", domain=list(ends), nice=False, padding=8),
+        scale=alt.Scale(type="log", domain=list(domain), nice=False, padding=8),
         axis=alt.Axis(title="times as long", format="~g", tickCount=5),
     )
     names = [curve.name for curve in curves]
-    # One column if a single row is too wide for a phone; a letter takes about 7 pixels.
+    # One column if a single row (0 columns) is too wide for a phone; a letter takes about 7 pixels.
     columns = 0 if sum(7 * len(name) + 30 for name in names) < 300 else 1
     several = len(names) > 1
     legend = alt.Legend(title=None, orient="top", columns=columns) if several else None
@@ -120,6 +120,7 @@ def _spec(
             **({words.of: words.of} if several else {}),
         ),
     )
+    # Names of the two marks are at the upper two of 8 heights.
     return charts.finish(charts.marked(x, f"datum.bytes > {most / 2}", 8, line, dots), 260)
 
 

@@ -73,7 +73,7 @@ class NumaPage(page.Page[NumaResult[AllocRow]]):
 
 
 def _findings(rows: Sequence[AllocRow]) -> list[str]:
-    """At each size the quickest mode, the slowest, and the modes without room."""
+    """At each size the quickest modes (within 0.5 %), the slowest, and the modes without room."""
     lines = []
     for size in dict.fromkeys(row["size_bytes"] for row in rows):
         times = [
@@ -137,6 +137,7 @@ def _node_bar(x: float, node: TopologyNode, entry: declared.LandedRow | None) ->
     """A node: its outline, its unavailable part (grey, from the top), its allocated part below."""
     y = 24
     share = _share(node, entry)
+    # Rounding may give a number just below 0.
     reserved = max(1 - share - entry["free_bytes"] / node["bytes"], 0.0) if entry else 0.0
     colour = palette.OKABE_ITO[_KINDS[node["kind"]]]
     filled, grey = share * _HIGH, reserved * _HIGH

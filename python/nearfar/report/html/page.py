@@ -183,6 +183,7 @@ def bar(label: str, parts: Iterable[tuple[float, str]], meaning: str = "") -> st
         f'<span style="width:{100 * share:.3f}%;background:{palette.OKABE_ITO[colour]}"></span>'
         for share, colour in parts
     )
+    # The class is named after the first page that used it.
     return (
         f'<div class="ssd-bar"><span{title}>{prose(label)}</span>'
         f'<div aria-hidden="true">{spans}</div></div>'

@@ -19,7 +19,8 @@ from nearfar.report.html import memory as memory_chart
 from nearfar.report.tables import change
 from nearfar.trace import facts
 
-#: Colours of the parts of a time in the papers' model, which the page's colour scheme sets.
+#: Colours of the parts of a time in the papers' model (``--view paper``), which the page's colour
+#: scheme sets.
 _MODELLED: Final = {"translation_ns": "var(--translation)", "data_ns": "var(--data)"}
 #: Colours of ``findings.PARTS``, the parts of a time with ``--view machine``.
 _SPENT: Final = (
@@ -70,6 +71,7 @@ class PagingPage(page.Page[PagingResult]):
         self, result: PagingResult, heatmap: HeatMap | None = None, info: Content | None = None
     ) -> None:
         """Make the script's data."""
+        # Storages of several machines: renamed to ``machine/storage`` in all but ``saved``.
         super().__init__(findings.by_place(result), result.run)
         self.saved, self.heatmap, self.info = result, heatmap, info
         self.model = model(self.result)
@@ -253,7 +255,7 @@ def _time_row(row: declared.Row, best: findings.Best, parts: Sequence[str]) -> c
 def _rate_chart(
     result: PagingResult, quantity: str, key: findings.Rate, series_count: int
 ) -> charts.Drawn:
-    """The chart of one quantity; ``series`` is the index of the memory size, or 0."""
+    """The chart of one quantity; ``series`` is the index of the memory size, or 0 for TLB."""
     axis, of_memory = declared.ROWS.column(key).axis, quantity == "fault"
     spec = charts.rates(findings.page_sizes(result), series_count, axis, of_memory)
     memories = findings.memories(result)
@@ -432,6 +434,7 @@ def _fits(result: PagingResult) -> str:
             for name, coefficient in fit["coefficients"].items()
         )
         memory, reason = findings.memory_of_fit(fit), fit["reason"]
+        # A loaded result may have another word.
         known = fit["verdict"] if fit["verdict"] in signs else "bad"
         rows.append(
             [

@@ -29,7 +29,7 @@ _PLACES: Final = 60
 _SENTENCES: Final = 4
 #: Ratios from this one up are written as a factor, not as a percentage.
 _FACTOR: Final = 2.0
-#: Columns that say which program a row is of.
+#: Columns that say which program a row is of; the last two: in ``numa run`` and ``numa pair``.
 _PROGRAMS: Final = ("program", "trace", "traces", "workload", "command", "load", "first")
 
 
@@ -37,7 +37,7 @@ class Choice(NamedTuple):
     """The change of the metric from a key's first value to another, all else equal.
 
     Attributes:
-        key: the key; value, base: the two values.
+        key: the key column; value, base: its two values.
         ratios: metric with ``value`` over metric with ``base``, for each pair of rows.
     """
 
@@ -104,12 +104,14 @@ class RowsPage(page.Page[Result]):
     def _sections(self) -> list[str]:
         parts = []
         if self.choices:
-            parts.append(page.section("choices", "What each choice changes", self._table(), True))
+            parts.append(
+                page.section("choices", "What each choice changes", self._table(), wide=True)
+            )
         if drawn := self._charts():
-            parts.append(page.section("chart", f"Chart of {self.head}", drawn, True))
+            parts.append(page.section("chart", f"Chart of {self.head}", drawn, wide=True))
         if self.differs:
-            parts.append(page.section("runs", "The runs", self.differs, True))
-        return [*parts, page.section("numbers", "The rows", self._all(), True)]
+            parts.append(page.section("runs", "The runs", self.differs, wide=True))
+        return [*parts, page.section("numbers", "The rows", self._all(), wide=True)]
 
     def _data(self) -> dict[str, object]:
         return {"result": {"run": self.run, "rows": self.rows[:_ROWS]},
@@ -118,6 +120,7 @@ class RowsPage(page.Page[Result]):
     # --- comparison
 
     def _program(self, row: Row) -> str:
+        """The name of a file without its folders; a command line with a space in full."""
         text = "" if self.program is None else units.clean(row[self.program])
         return text if " " in text else text.rpartition("/")[2]
 
@@ -188,7 +191,7 @@ class RowsPage(page.Page[Result]):
 
     def _value(self, value: object) -> str:
         number = _number(value)
-        unit, _, per = self.column.unit.partition(" ")
+        unit, _, per = self.column.unit.partition(" ")  # Such as ``ns per reference``.
         if unit in ("ns", "s"):
             return f"{units.duration(number * (1e9 if unit == 's' else 1))} {per}".strip()
         return units.size(number) if unit == "bytes" else units.digits(number, 4)

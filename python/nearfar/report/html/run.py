@@ -48,6 +48,7 @@ class RunPage(page.Page[Outcome]):
             f"Policy {row['policy']}, fast memory {result.options['fast']} "
             f"({units.size(row['budget_bytes'])}), far tier {row['far']}.",
             *([f"The program was ended: {row['why']}"] if row["why"] else []),
+            # The first line has what the headline says.
             *str(result).splitlines()[1:],
         ]
 

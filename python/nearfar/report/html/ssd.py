@@ -1,4 +1,7 @@
-"""The page of the ssd study: parts of the cores' time, and the device's service times."""
+"""The page of the ssd study: parts of the cores' time, and the device's service times.
+
+The column ``epf`` is the policy of embedded page faults (EPF).
+"""
 
 from __future__ import annotations
 
@@ -171,6 +174,7 @@ def _name(row: declared.Row) -> str:
 
 def _cell(row: declared.Row, detail: Detail) -> Cell:
     threshold = texts.threshold_ns(row["epf"])
+    # The script draws an invisible line (``shown`` 0) for a policy without a threshold.
     line: charts.Datum = {"low": threshold, "shown": 1, "label": units.duration(threshold)}
     return {
         "name": _name(row),

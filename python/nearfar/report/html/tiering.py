@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 #: Columns of the series with a chart over the run.
 _Curve = Literal["bandwidth_mb_s", "fast_hit_ratio", "shadow_copies", "shadow_bytes", "fast_bytes"]
-#: Charts over the run: column, title, title of the axis, and kind of number.
+#: Charts over the run: column, title, title of the axis (``mb_s`` stands for MiB/s), and kind of
+#: number.
 _CURVES: Final[dict[str, tuple[_Curve, str, str, str]]] = {
     "bandwidth": ("bandwidth_mb_s", "Bandwidth", "MiB/s", "count"),
     "hits": ("fast_hit_ratio", "Accesses to fast memory", "share of accesses", "share"),
@@ -56,7 +57,7 @@ def curve_chart(result: TieringResult, names: Sequence[str]) -> charts.Drawn:
     """The chart of time against fast memory, a curve for each policy."""
     curves = answers.policy_curves(result)
     drawn = {curve.name for curve in curves}
-    colour = _colour(names, True, [name for name in names if name in drawn])
+    colour = _colour(names, legend=True, among=[name for name in names if name in drawn])
     return memory_chart.drawn(
         curves, slowdown(result.run, declared.OPTIONS), memory_chart.POLICIES, colour
     )
@@ -79,11 +80,12 @@ class TieringPage(page.Page[TieringResult]):
     def _sections(self) -> list[str]:
         result = self.result
         rows = of_memory(result, result.rows)
+        # With several tenants, the phase or the policy also names the tenant.
         means = answers.by_tenant(answers.means(rows), "phase")
         names = list(dict.fromkeys(row["policy"] for row in rows))
         seeds = list(dict.fromkeys(row["seed"] for row in rows))
         series = answers.by_tenant(of_memory(result, result.series), "policy")
-        curves_of = list(dict.fromkeys(point["policy"] for point in series))
+        lines = list(dict.fromkeys(point["policy"] for point in series))
         memory = shown_memory(result)
         several = len(fast_memories(result)) > 1
         with_memory = f" With {memory.both} of fast memory." if several and memory else ""
@@ -99,7 +101,7 @@ class TieringPage(page.Page[TieringResult]):
                 "Bandwidth by phase and policy",
                 f"Means over seeds.{with_memory}",
             ),
-            *(self._curve(name, series, curves_of, seeds[0]) for name in _CURVES),
+            *(self._curve(name, series, lines, seeds[0]) for name in _CURVES),
             self._boxes(rows, names, seeds),
             _numbers(means),
         ]
@@ -125,7 +127,7 @@ class TieringPage(page.Page[TieringResult]):
                 axis=alt.Axis(title="progress of the run", format="%", tickCount=6),
             ),
             y=alt.Y("value:Q", axis=_axis(kind, axis, largest)),
-            color=_colour(names, True),
+            color=_colour(names, legend=True),
             strokeDash=alt.StrokeDash("policy:N", scale=alt.Scale(domain=names)),
             tooltip=charts.tooltips(policy="policy", phase="phase", label=title.lower()),
         )
@@ -184,7 +186,7 @@ class TieringPage(page.Page[TieringResult]):
             chart = marked.encode(
                 x=alt.X("policy:N", sort=names, axis=axis),
                 y=alt.Y("value:Q", axis=_axis("count", "pages in a run")),
-                color=_colour(names, False),
+                color=_colour(names, legend=False),
             )
             identifier = "box-" + key.replace("_", "-")
             self.charts[identifier] = {"spec": charts.finish(chart, 220), "boxes": totals}
@@ -231,7 +233,7 @@ def bandwidth(rows: Sequence[declared.Row], names: list[str]) -> charts.Drawn:
         x=alt.X("phase:N", sort=phases, axis=alt.Axis(title=None, labelAngle=0)),
         xOffset=alt.XOffset("policy:N", sort=names),
         y=alt.Y("value:Q", axis=_axis("count", declared.ROWS.head("bandwidth_mb_s"))),
-        color=_colour(names, True),
+        color=_colour(names, legend=True),
         tooltip=charts.tooltips(policy="policy", phase="phase", label="bandwidth"),
     )
     return {

@@ -30,10 +30,11 @@ class WatchPage(page.Page[WatchResult]):
     def __init__(self, result: WatchResult) -> None:
         """Write the headings."""
         super().__init__(result, result.run)
-        self.row = result.rows[0]
+        self.row = result.rows[0]  # Its column ``vm`` is the watched program.
         self.heading = f"How much memory does <code>{page.text(self.row['vm'])}</code> need?"
         self.answer = lines(self.row)
-        self.headline = f"{self.answer[0][1][:1].upper()}{self.answer[0][1][1:]}"
+        _, sentence = self.answer[0]
+        self.headline = sentence[:1].upper() + sentence[1:]
 
     def _sections(self) -> list[str]:
         parts = []
@@ -66,6 +67,7 @@ def curve(result: WatchResult) -> charts.Drawn:
         for point in result.windows
     }
     times[Memory(row["memory_bytes"], None)] = 1 + row["slowdown"]
+    # With all that is resident, nothing is slower.
     most = max(row["resident_bytes"], *(size.bytes for size in times))
     times.setdefault(Memory(most, None), 1.0)
     of_storage = MemoryCurve.of(str(row["storage"]), times, base=1.0)

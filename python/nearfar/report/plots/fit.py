@@ -27,7 +27,7 @@ def draw(result: Fits) -> Chart:
     pages = sorted({size for fit in shown for size in fit.page_bytes})
     if not pages:
         raise NearfarError("plot: the result has no rows to draw")
-    spec = charts.rates(pages, len(shown), _AXES[shown[0].quantity], len(shown) > 1)
+    spec = charts.rates(pages, len(shown), _AXES[shown[0].quantity], memory=len(shown) > 1)
     if len(shown) > 1:
         names = list(map(_label, shown))
         legend(spec, "series", title="memory", labelExpr=f"{json.dumps(names)}[datum.value]")
@@ -41,6 +41,7 @@ def _label(fit: Fit) -> str:
 
 
 def _points(fit: Fit, series: int) -> list[charts.Datum]:
+    """The measured points; the axis is logarithmic, so zeros have no value."""
     fitted = (
         fit.predict(fit.page_bytes).tolist() if fit.coefficients else [None] * len(fit.measured)
     )
