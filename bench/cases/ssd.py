@@ -38,7 +38,7 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
                 f"{cell['embedded_faults']:,} embedded page faults; decoding included")
         )  # fmt: skip
     requests = 100_000 if quick else 1_000_000
-    # The case `flash` reads no trace.
+    # The command `flash` reads no trace.
     flash = inputs.measure("flash", Path("-"), *more, "--requests", str(requests), cores=1)
     seconds = flash["work"]["cpu_seconds"]
     note = f"{flash['collections']:,} collections, WA {flash['write_amplification']:.2f}; {MQSIM}"

@@ -60,6 +60,7 @@ def guest_memory(program: int, system: int = SYSTEM) -> int:
     >>> guest_memory(600 << 20) >> 20
     1024
     """
+    # Of every 64 pages, one holds page structures. Both divisions round up.
     per_page = USUAL_PAGE // PAGE_STRUCT
     needed = -(-(program + system) * per_page // (per_page - 1))
     return -(-needed // STEP) * STEP

@@ -48,7 +48,7 @@ def check(path: Path, quick: bool) -> None:
 
 
 def storage(bench: Bench, path: Path) -> tuple[str, Section]:
-    """Name and ``[storage.NAME.nvme]`` of the device of ``path``.
+    """Name and ``[storage.NAME.nvme]`` of the device of ``path``; any device has the kind ``nvme``.
 
     Reads the file or block device. Writes only to a temporary file, in the folder or next to the
     file.
@@ -86,10 +86,10 @@ def _requests(bench: Bench, key: str, access: str, file: int, span: int) -> tupl
         ns = _engine.measure_requests(file, access, bytes=bytes_, span=span, count=count)
         return statistics.median_high(ns)
 
-    run(_SMALL)
+    run(_SMALL)  # warms up
     small = bench.repeat(lambda: run(_SMALL))
     large = bench.repeat(lambda: run(_LARGE))
-    # The additional bytes of a large request, by its additional time.
+    # The additional bytes of a large request, by its additional time, which noise may hide.
     differences = [max(ns - small.median, 1.0) for ns in large.runs]
     rates = Samples(tuple((_LARGE - _SMALL) / ns * 1e9 for ns in differences))
     how = f"O_DIRECT, one at a time, medians of {_REQUESTS[_SMALL]} at random offsets"

@@ -18,6 +18,7 @@ _RUNS: Final = 5
 
 def devices(root: Path = Path("/")) -> dict[str, int]:
     """Free bytes of each active swap area."""
+    # Columns: name, type, size and used in KiB, priority.
     rows = [line.split() for line in text_of(root / "proc/swaps").splitlines()[1:]]
     return {row[0]: (int(row[2]) - int(row[3])) * 1024 for row in rows if len(row) >= 4}
 
@@ -47,6 +48,7 @@ def swap(bench: Bench, page_fault: float, root: Path = Path("/")) -> Section | N
                 bench.notes.append(f"storage.swap: left out: the kernel wrote little to {names}")
                 return None
             back.append(ns / pages)
+            # Noise may make the difference negative.
             faulted.append(max(ns / faults - page_fault, 1.0))
     key = "storage.swap.nvme"
 
