@@ -56,10 +56,13 @@ impl Ram {
 
     /// Offset in RAM of a guest-physical address, if `bytes` bytes from there are in RAM.
     fn offset(&self, addr: u64, bytes: u64) -> Option<u64> {
-        let low = addr.wrapping_sub(self.low);
-        let high = addr.wrapping_sub(self.high).wrapping_add(self.low_bytes);
-        let offset = if low < self.low_bytes { low } else { high };
-        (addr >= self.low && offset.checked_add(bytes)? <= self.bytes).then_some(offset)
+        let low = addr.checked_sub(self.low)?;
+        let (offset, end) = if low < self.low_bytes {
+            (low, self.low_bytes.min(self.bytes))
+        } else {
+            (self.low_bytes.checked_add(addr.checked_sub(self.high)?)?, self.bytes)
+        };
+        (offset.checked_add(bytes)? <= end).then_some(offset)
     }
 }
 

@@ -171,7 +171,7 @@ impl<K: Kernel> World<K> {
     /// Number of pages that should have left the program's memory but are pinned: locked, shared with a
     /// child, or used for I/O.
     pub fn held_pages(&self) -> u64 {
-        self.window.stuck.len() as u64
+        self.window.stuck_count
     }
 
     /// A descriptor that is readable when a page has arrived from the far tier, if the far tier has one.

@@ -235,7 +235,7 @@ pub fn load(dir: &Path, listed: Option<u64>) -> Result<Vec<RegionEvent>> {
 }
 
 /// The remedy for a damaged table.
-const FIX: &str = "capture the trace again, or remove it, and `regions` from trace.json";
+const FIX: &str = "capture the trace again, or remove this file, and `regions` from trace.json";
 
 /// Limits on events and bytes of names, which bound what a hostile file can make us allocate.
 const MAX_EVENTS: u64 = 1 << 22;

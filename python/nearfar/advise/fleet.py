@@ -77,7 +77,7 @@ def share(value: str | float, flag: str) -> float:
     Raises:
         NearfarError: it is not one; the message names ``flag``.
     """
-    text = value.strip() if isinstance(value, str) else f"{100 * value:.15g}%"
+    text = value.strip() if isinstance(value, str) else f"{100 * value:.15f}%"
     match = _PERCENT.fullmatch(text)
     if match is None or not float(match[1]) < 100:
         raise NearfarError(f"{flag}: {text[:40]!r} is not a share below 100 %; write 5%")
@@ -135,11 +135,15 @@ def inputs_of(
 
 def distinct(vms: Sequence[Vm]) -> list[Vm]:
     """The VMs with ``-2``, ``-3``, ... appended to repeated names, which become file names."""
-    counts: dict[str, int] = {}
+    given, used = {vm.name for vm in vms}, set[str]()
     renamed = []
     for vm in vms:
-        counts[vm.name] = count = counts.get(vm.name, 0) + 1
-        renamed.append(replace(vm, name=f"{vm.name}-{count}") if count > 1 else vm)
+        name, count = vm.name, 1
+        while name in used or (count > 1 and name in given):
+            count += 1
+            name = f"{vm.name}-{count}"
+        used.add(name)
+        renamed.append(replace(vm, name=name))
     return renamed
 
 

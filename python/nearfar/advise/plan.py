@@ -146,8 +146,7 @@ def _of_traces(
     for name in named:
         # A single machine may borrow storages of built-in machines; several use their own.
         machine = machines.paging_machine(name, (storage or ()) if len(named) == 1 else ())
-        # `name` may be a machine itself.
-        loaded[machine.name if name is None or name is machine else str(name)] = machine
+        loaded[str(name) if isinstance(name, str | Path) else machine.name] = machine
     places = [
         (name, device)
         for name, machine in loaded.items()

@@ -55,7 +55,7 @@ def swap(bench: Bench, page_fault: float, root: Path = Path("/")) -> Section | N
     def rate(times: list[float]) -> Samples:
         return Samples(tuple(PAGE / ns * 1e9 for ns in times))
 
-    what = f"pages of 4 KiB, half of each random bytes, on {names}"
+    what = f"pages of 4 KiB, every other word random, on {names}"
     written = f"{what}, written by the kernel on request (MADV_PAGEOUT)"
     return {
         "read_latency": bench.time(

@@ -38,7 +38,7 @@ pub struct Machine {
     /// The processor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
-    /// CPU caches, by name (`l1d`, `l2`, `l3`).
+    /// CPU caches, by name (`l1d`, `l1i`, `l2`, `l3`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cache: BTreeMap<String, Cache>,
     /// Translation lookaside buffers.

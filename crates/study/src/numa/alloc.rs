@@ -241,7 +241,7 @@ fn failure(
     let gib = |pages: u64| (pages * PAGE) as f64 / (1u64 << 30) as f64;
     let allocated: u64 = extents.iter().map(|extent| extent.pages).sum();
     let mut text = format!(
-        "needs {:.1} GiB and {:.1} GiB of page tables; of {:.1} GiB in all, {:.1} GiB \
+        "needs {:.1} GiB and {:.1} GiB of tables; of {:.1} GiB in all, {:.1} GiB \
          could be allocated",
         gib(size.div_ceil(PAGE)),
         gib(overhead),

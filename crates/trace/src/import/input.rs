@@ -107,7 +107,6 @@ pub(super) fn unsupported(head: &[u8]) -> Option<&'static str> {
         (b"\x7fELF", "a program, not a trace"),
         (b"PERFILE2", "perf.data itself, not the text of `perf script`"),
         (b"gem5", "a gem5 packet trace, which is not read"),
-        (&[0x67, 0x35, 0x6d, 0x65], "a gem5 packet trace, which is not read"),
     ];
     KNOWN.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, what)| *what)
 }

@@ -45,7 +45,7 @@ _GLOSSARY = (
     ("translation time", "Time per reference to translate its address."),
     ("data time", "Time per reference to reach its data, including storage if it faults."),
     ("R²", "Share of the points' variation that the fit explains; 1 is all of it."),
-    ("RMSE", "Typical distance of a measured point from the curve, in units of the rate."),
+    ("RMSE", "Typical distance of a simulated point from the curve, in units of the rate."),
     ("leave-one-out error", "The RMSE at page sizes that were left out of the fit."),
 )
 

@@ -42,7 +42,8 @@ def draw(result: PagingResult) -> Chart:
     beyond = [row for row in cell["rows"] if totals[row["label"]] > top]
     if beyond:
         _clip(spec, top)
-        title += f"\nbars are cut at {MAX} times the time of 4 KiB; cut bars show their time"
+        of = "the time of 4 KiB" if any(row["label"] == usual_label for row in cell["rows"]) else "the least"
+        title += f"\nbars are cut at {MAX} times {of}; cut bars show their time"
     return chart(spec, title, bars=stacked, best=best, beyond=beyond)
 
 
