@@ -342,7 +342,7 @@ def capture(
             )
         patience = PATIENCE
         if vm:
-            patience *= 4 * SLOWER
+            patience *= 4 * SLOWER  # for the guest's start and its clients too
         else:
             _clients(workload, folder, environment, child)
         try:
@@ -480,7 +480,7 @@ def bundled(kind: str = "captures") -> Path:
     """A data folder of the sources: small ``captures``, or ``views`` of full ones.
 
     Raises:
-        NearfarError: it is missing (3), as in an installed package.
+        NearfarError: it is missing (exit code 3), as in an installed package.
     """
     folder = Path(__file__).resolve().parents[2] / "tests" / "data" / kind
     if not folder.is_dir():
