@@ -354,6 +354,7 @@ def capture(
         seconds = time.monotonic() - began
         messages.seek(0)
         lines = messages.read().decode(errors="replace").strip().splitlines()
+        # A failure of the program itself is only a message of `nearfar capture`.
         if code != 0 or any("the program exited" in line for line in lines):
             last = [line for line in lines if line.strip()][-3:]
             why = " | ".join(last) if last else f"status {code}"

@@ -60,9 +60,9 @@ class Setting:
         sizes: MB are 2^20 bytes, as for DRAM chips and in QEMU.
         atomic: ``none``. 99 % of pigz's faults are in the kernel's copies to and from the page
             cache. Linux disables page faults in these copies, because the copy may hold a page lock
-            for which the fault would wait. But an embedded page fault takes no lock, and on x86-64 the
-            copy has no mapping local to the core (``kmap_atomic`` returns an address of the direct
-            map). So the thread can sleep during a copy; if it may not, there is no gain.
+            for which the fault would wait. But an embedded page fault takes no lock, and on x86-64
+            the copy has no mapping local to the core (``kmap_atomic`` returns an address of the
+            direct map). So the thread can sleep during a copy; if it may not, there is no gain.
         first_touch: ``new``. A page that the device does not have is an ordinary page fault
             (section 2.2): the flash has no data for a page at its first touch.
         window: instructions that a thread may run ahead of the others: one piece of pigz.
