@@ -166,7 +166,7 @@ class FolderResult(Result):
 
     @property
     def table(self) -> pyarrow.Table:
-        """The rows as a ``pyarrow.Table``, without lists."""
+        """The rows as a ``pyarrow.Table`` with the declared :attr:`columns`."""
         assert isinstance(self.columns, Rows)
         return self.columns.table(self.rows)
 

@@ -176,6 +176,7 @@ class Rows:
         """The Arrow schema."""
         import pyarrow
 
+        # 20 digits: addresses up to 2^64.
         types = {"bool": pyarrow.bool_(), "decimal128": pyarrow.decimal128(20)}
         return pyarrow.schema(
             [(c.name, types.get(c.arrow) or pyarrow.type_for_alias(c.arrow)) for c in self.columns]

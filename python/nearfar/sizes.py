@@ -84,7 +84,9 @@ def parse_memory(text: str, flag: str = "--memory") -> list[Memory]:
     from nearfar import _engine
 
     return [
-        Memory(size, False) if size is not None else Memory(fraction or 0.0, True)
+        Memory(size, is_fraction=False)
+        if size is not None
+        else Memory(fraction or 0.0, is_fraction=True)
         for fraction, size in _engine.parse_memory(text, flag)
     ]
 

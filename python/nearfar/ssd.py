@@ -48,7 +48,11 @@ class Conditioned(TypedDict):
 
 
 class Bin(TypedDict):
-    """Numbers of page transfers whose predicted or actual time is in this bin."""
+    """Numbers of page transfers whose predicted or actual time is in this bin.
+
+    In ``error`` of :class:`Detail`, ``actual`` counts those whose actual time exceeds the predicted
+    one by the time in this bin.
+    """
 
     low_ns: int
     high_ns: int

@@ -18,9 +18,9 @@ from nearfar.errors import NearfarError, did_you_mean
 #: An object of a JSON or TOML text, not yet checked.
 Json: TypeAlias = dict[str, Any]
 
-#: Bytes of a file that people write: some pages of text.
+#: Maximum bytes of a file that people write; usually it has some pages of text.
 _MAX_WRITTEN: Final = 4 << 20
-#: Bytes of a file that nearfar wrote, which may list millions of cells or threads.
+#: Maximum bytes of a file that nearfar wrote, which may list millions of cells or threads.
 _MAX_MADE: Final = 1 << 30
 
 
@@ -111,6 +111,7 @@ class Complaint:
         wanted = [re.escape(last), re.escape(f'"{last}"')]
         line_of = re.compile(rf"\s*(\[{re.escape(key)}\]|({'|'.join(wanted)})\s*=)")
         header = re.compile(rf"\s*\[?{re.escape(table[0])}\b" if table else "")
+        # The first line that sets a key of this name, in any table; else the header of its table.
         numbers = [at for at, line in enumerate(self.lines, 1) if line_of.match(line)]
         numbers += [at for at, line in enumerate(self.lines, 1) if table and header.match(line)]
         line = f" line {numbers[0]}" if numbers else ""

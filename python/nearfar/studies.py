@@ -165,7 +165,7 @@ def find(name: object) -> Study:
     """
     study = STUDIES.get(name) if isinstance(name, str) else None
     if study is None:
-        near = difflib.get_close_matches(str(name), STUDIES, 1, 0.0)
+        near = difflib.get_close_matches(str(name), STUDIES, n=1, cutoff=0.0)
         raise NearfarError(
             f"study: no study {str(name)[:40]!r}; did you mean `{near[0]}`? "
             f"(there are: {', '.join(STUDIES)})"
@@ -175,6 +175,7 @@ def find(name: object) -> Study:
 
 def of_run(run: Json) -> Study:
     """The study of a ``run.json``. Raises as :func:`find`."""
+    # The ``run.json`` of numa has the rows beside the record of the run.
     inner = run["run"] if isinstance(run.get("run"), Mapping) else run
     question = inner.get("question")
     return find(f"{inner.get('study')}-{question}" if question else inner.get("study"))

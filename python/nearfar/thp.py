@@ -44,7 +44,8 @@ _WORTH: Final = 0.001
 #: Memory that an area may add without a gain, as a share of that of the program.
 FREE_GROWTH_OF_AREA: Final = 0.01
 
-#: Tables besides the rows: areas under a policy.
+#: Tables besides the rows: areas under a policy. Arguments of ``Column``: name, Arrow type,
+#: nullable, unit, meaning, heading.
 TABLES: Final = {
     "areas": Rows(
         columns=(
@@ -243,6 +244,7 @@ def settings(policy: str) -> dict[str, str]:
     if policy in _NAMED:
         chosen = {"enabled": "always" if policy == "defer" else policy}
         return chosen | ({"defrag": "defer"} if policy == "defer" else {})
+    # By default, the kernel has `inherit` for 2 MiB, and `never` for smaller sizes.
     kib = {2048: "never"} | {size >> 10: word for size, word in words}
     return {f"hugepages-{size}kB/enabled": word for size, word in kib.items()}
 

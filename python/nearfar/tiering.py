@@ -245,7 +245,7 @@ def tiering(
             machine,
             policies=list(policies.values()),
             traces=[opened.path for opened in views],
-            policy_scale=None,
+            policy_scale=None,  # from the sizes of the traces, or the option `scale`
             options=values,
             progress=progress,
         )

@@ -27,7 +27,7 @@ from nearfar.tiering import (
 MIN_SCALE: Final = 1 / 256
 #: Bounds rather than policies that a kernel can have; they are not compared with others.
 _BOUNDS: Final = ("oracle",)
-#: Policies of Linux, which moves pages only between memory tiers.
+#: Policies of Linux, or of a patch to it (Colloid): it moves pages only between memory tiers.
 _OF_LINUX: Final = frozenset({"autonuma", "colloid", "tpp"})
 
 

@@ -221,7 +221,7 @@ def open(path: str | PathLike[str]) -> Trace:
 
 
 def facts(info: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The scalar values of ``trace.json`` or of an info, as names and values."""
+    """The scalar values of ``trace.json`` or of :func:`nearfar.info.info`, as names and values."""
     rows = [("records", units.count(info["records"]))]
     if info.get("instructions"):
         rows.append(("instructions", units.count(info["instructions"])))

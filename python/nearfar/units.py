@@ -1,7 +1,7 @@
 """Numbers and names for people.
 
-Texts are ASCII, for any locale; pages replace ``us`` by its proper sign. Inputs are in the base
-unit (bytes, nanoseconds, shares of one).
+Texts are ASCII, for any locale; HTML pages replace ``us`` by its proper sign. Inputs are in the
+base unit (bytes, nanoseconds, shares of one).
 """
 
 from __future__ import annotations

@@ -342,7 +342,7 @@ def capture(
             )
         patience = PATIENCE
         if vm:
-            patience *= 4 * SLOWER
+            patience *= 4 * SLOWER  # for the guest's start and its clients too
         else:
             _clients(workload, folder, environment, child)
         try:
@@ -354,6 +354,7 @@ def capture(
         seconds = time.monotonic() - began
         messages.seek(0)
         lines = messages.read().decode(errors="replace").strip().splitlines()
+        # A failure of the program itself is only a message of `nearfar capture`.
         if code != 0 or any("the program exited" in line for line in lines):
             last = [line for line in lines if line.strip()][-3:]
             why = " | ".join(last) if last else f"status {code}"
@@ -480,7 +481,7 @@ def bundled(kind: str = "captures") -> Path:
     """A data folder of the sources: small ``captures``, or ``views`` of full ones.
 
     Raises:
-        NearfarError: it is missing (3), as in an installed package.
+        NearfarError: it is missing (exit code 3), as in an installed package.
     """
     folder = Path(__file__).resolve().parents[2] / "tests" / "data" / kind
     if not folder.is_dir():

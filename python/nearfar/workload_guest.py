@@ -55,7 +55,7 @@ def script(workload: Json) -> str:
             "export DISPLAY=:0",
         ]
     name, *rest = workload["command"]
-    # Find the path, as the guest's shell has built-in programs of the same names.
+    # Find the path, because the guest's shell has built-in programs of the same names.
     file = f'"$at"/{shlex.quote(name)}'
     lines.append(
         f"program=$(IFS=:; for at in $PATH; do [ ! -x {file} ] || {{ echo {file}; break; }}; done)"

@@ -1,4 +1,4 @@
-"""UMD, the DRAM-interface SSD of 002, against the ``ssd`` study: figure 2, table 1, statements.
+"""UMD (paper 002), a DRAM-interface SSD, against the ``ssd`` study: figure 2, table 1, statements.
 
 All cells share one :class:`Setting`; what the paper leaves open is varied one at a time
 (:data:`ALTERNATIVES`). The program is pigz (``workloads/pigz.toml``), with 1.4 billion references.
@@ -34,6 +34,7 @@ from nearfar.strict import Json
 Progress = Callable[[int], None] | None
 
 SIZES: Final = ("100M", "150M")
+#: Policies of embedded page faults (EPF).
 POLICIES: Final = ("none", "all", "smart:50us")
 #: Instructions of pigz for each 32 KiB that it passes to its writer thread; decompression runs one
 #: such piece ahead of the writer.
@@ -49,18 +50,19 @@ class Setting:
             compressed file. With its output this is 152 MiB, for which 100 MB of DRAM are too few
             and 150 about enough, as the paper says; if 45 MB were the output (``pigz-45``),
             everything would fit.
-        disk: ``None``: files take no time. MARSSx86 ends a transfer when the host has read its
-            file, which takes no simulated time (``MARSS_DELAY_IO`` in ``qemu/hw/ide/core.c`` is
-            off; with it, a transfer takes 20,000 cycles).
+        disk: ``None``: files take no time. MARSSx86, the simulator on which the paper builds, ends
+            a transfer when the host has read its file, which takes no simulated time
+            (``MARSS_DELAY_IO`` in ``qemu/hw/ide/core.c`` is off; with it, a transfer takes 20,000
+            cycles).
         file_data: ``clean``. MARSSx86's disk controller copies into guest memory
             (``dma_bdrv_read``) without the caches and the memory model, so the device sees no
             write.
         sizes: MB are 2^20 bytes, as for DRAM chips and in QEMU.
         atomic: ``none``. 99 % of pigz's faults are in the kernel's copies to and from the page
-            cache. Linux disables page faults in these copies, as the copy may hold a page lock for
-            which the fault would wait. But an embedded page fault takes no lock, and on x86-64 the
-            copy has no mapping local to the core (``kmap_atomic`` is an address). So the thread can
-            sleep during a copy; if it may not, there is no gain.
+            cache. Linux disables page faults in these copies, because the copy may hold a page lock
+            for which the fault would wait. But an embedded page fault takes no lock, and on x86-64
+            the copy has no mapping local to the core (``kmap_atomic`` returns an address of the
+            direct map). So the thread can sleep during a copy; if it may not, there is no gain.
         first_touch: ``new``. A page that the device does not have is an ordinary page fault
             (section 2.2): the flash has no data for a page at its first touch.
         window: instructions that a thread may run ahead of the others: one piece of pigz.
@@ -146,7 +148,8 @@ class _Pigz:
     """The traces of pigz.
 
     Attributes:
-        views: the page views, by program; whole: the full capture of the default program, if any.
+        views: the page views, by program.
+        whole: the full capture of the default program, if any.
         threads, progress: as for :func:`study`.
         known: ``papers/002/pigz.toml``.
     """
@@ -190,6 +193,7 @@ class _Pigz:
         cpu, known = parts["cpu"], self.known[setting.program]
         clock = float(str(cpu["clock"]["value"]).removesuffix("GHz"))
         instruction_ns = 1 / (clock * float(cpu["ipc"]["value"]))
+        # The simulation of the view adds ``view_seconds`` itself.
         waits = known[setting.misses]["seconds"] - known["view_seconds"]
         instruction_ns += 1e9 * waits / known["instructions"]
         cpu["ipc"]["value"] = 1 / (clock * instruction_ns)
@@ -268,7 +272,7 @@ def view(whole: Path, to: Path, progress: Progress = None) -> Path:
     """Write the page view of a capture: the references that miss a cache with lines of 4 KiB.
 
     ``papers/002/pigz.toml`` has the size of that cache: far fewer pages than the device has, so no
-    dropped reference could fault, and so few that every thread appears often, as the study runs a
+    dropped reference could fault, and so few that every thread appears often: the study runs a
     thread from one of its references to the next in one step.
     ``tests/data/captures/pigz-pages.trace`` is such a view.
     """
@@ -297,8 +301,8 @@ def waits(trace: Path, without: Sequence[str] = ()) -> tuple[int, float]:
         trace, machine=described, dram=["1G"], epf=["none"], precondition=(0.0, 0.0),
         atomic=setting.atomic, window=setting.window, sleep_granularity=setting.sleep,
     ).rows  # fmt: skip
-    instruction = 1e-9 / (float(str(clock).removesuffix("GHz")) * float(ipc))
-    return row["accesses"], row["cpu_busy"] - row["instructions"] * instruction
+    instruction_seconds = 1e-9 / (float(str(clock).removesuffix("GHz")) * float(ipc))
+    return row["accesses"], row["cpu_busy"] - row["instructions"] * instruction_seconds
 
 
 def _rows(pigz: _Pigz, setting: Setting, whole: bool = False) -> list[declared.Row]:
@@ -333,6 +337,7 @@ def _measures(result: SsdResult) -> Iterator[tuple[str, tuple[float, str]]]:
     yield "all-slower-150", (time["150M", "all"] / time["150M", "none"], "")
     yield "smart-equal-150", (time["150M", smart] / time["150M", "none"], "")
     counts = [[long_services[size, epf] for size in SIZES] for epf in POLICIES]
+    # Of the policies, the one with the smallest ratio.
     many, few = min(counts, key=lambda pair: pair[0] / max(pair[1], 1))
     yield "long-100", (many / max(few, 1), f"{many:,} at 100 MB, {few:,} at 150 MB")
     none_150 = cells["150M", "none"]
@@ -439,7 +444,7 @@ def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable
 
 
 def _swap() -> dict[str, str | float]:
-    """Changes for a machine that swaps pages to its disk, one at a time."""
+    """Changes of the machine: its flash becomes its disk, which swaps one page at a time."""
     disk = machines.load(MACHINE).to_dict()["storage"]["hdd"]["hdd"]
     half_turn = 30 / float(str(disk["rotation"]["value"]).removesuffix("rpm"))
     page = 4096 / 1e6 / float(str(disk["bandwidth"]["value"]).removesuffix("MB/s"))
@@ -450,6 +455,7 @@ def _swap() -> dict[str, str | float]:
     return {
         "flash.read": f"{read * 1e6:.0f}us", "flash.program": f"{write * 1e6:.0f}us",
         "flash.erase": "0ns", "flash.channels": 1, "flash.dies_per_channel": 1,
+        # As many blocks as the planes of UMD have together.
         "flash.blocks_per_plane": 8760, "flash.stripe": 1,
     }  # fmt: skip
 

@@ -46,8 +46,8 @@ LIVE_RUNS = 3
 #: say how much memory was free. Table 1's faults depend on it: :data:`VARIANTS` has other amounts.
 FAST, SLOW = "13707M", "15559M"
 #: Sizes in NOMAD's scripts. The working set is the 3.49 million pages (of 3.6 million) that 30
-#: million draws of YCSB touch; memory is twice that. The files of draws stay in the page cache,
-#: which is demoted to the slow node.
+#: million draws of YCSB touch; memory is twice that. The files of draws (458 MiB) stay in the
+#: page cache, which is demoted to the slow node.
 _SCRIPTS: Options = {
     "rss": str(2 * 3_490_000 * 4096), "wss": str(3_490_000 * 4096), "slow": "15101M",
 }  # fmt: skip
@@ -90,6 +90,7 @@ VARIANTS: tuple[tuple[str, str, Options], ...] = (
     ("slow node -140 MiB", "fitted to table 1, without a source", {"slow": "15419M"}),
     ("26.6 GiB and its files", "what NOMAD's scripts make", _SCRIPTS),
     ("slow node +0.4 GiB", "without the benchmark's offset lists", {"slow": "16017M"}),
+    # The slow node has what the fast one lacks.
     ("fast node -0.9 GiB", "12.5 GiB, as NOMAD's paper says", {"fast": "12800M", "slow": "16466M"}),
     (
         "scans ten times as rare",
@@ -156,7 +157,10 @@ class _Mix:
         self.result = tiering(workload, policy="nomad,ssp", **settings)
 
     def runs(self, policy: str, count: str, *, rounds_only: bool = True) -> list[float]:
-        """A count summed over the rounds, or the bandwidth of the last round, of each seed."""
+        """A count summed over the rounds, or the bandwidth of the last round, of each seed.
+
+        Without ``rounds_only``, the warm-up counts as well.
+        """
         by_seed: dict[int, list[float]] = {}
         for row in self.result.rows:
             if row["policy"] == policy and not (rounds_only and row["phase"] == "warm-up"):
@@ -346,12 +350,12 @@ class _Policies:
             policy: [point["slow_bytes"] for point in run.series if point["policy"] == policy]
             for policy in ("nomad", "tpp")
         }
-        short = max(used["tpp"]) < min(used["nomad"])
+        tpp_uses_less = max(used["tpp"]) < min(used["nomad"])
         most = (max(used["nomad"]) - max(used["tpp"])) * self.size / (1 << 20)
         yield row_of(
             "003", "section 1: shadows fill the slow node until kswapd reclaims, which can swap",
             "stated", reclaims, "pages reclaimed", "above 0, and more free with TPP",
-            reclaims > 0 and short,
+            reclaims > 0 and tpp_uses_less,
             f"no swap is modelled: kswapd frees shadows before it scans pages; NOMAD uses up to "
             f"{most:,.0f} MiB more of the slow node than TPP, which keeps no shadows",
         )  # fmt: skip
@@ -370,6 +374,7 @@ class _Policies:
             item = f"text: TPP, small, stable over in progress, {mix}"
             yield above("NOMAD", item, "> 10", stable / before, 10, "bandwidth")
             ours = self.over("memtis", "nomad", "small", "stable", mix)
+            # The paper gives a bound; the row holds if NOMAD is faster.
             item = f"text: Memtis over NOMAD, small, stable, {mix}"
             yield below("NOMAD", item, ">= 0.4", ours, 1, "bandwidth")
             ours = self.over("nomad", "memtis", "large", "stable", mix)
@@ -425,7 +430,7 @@ def _table_3(options: Options) -> Iterator[declared.Row]:
     before = None
     size = 1 / share(options["scale"])
     for rss, value in zip(table["rss_gb"], table["shadow_gb"], strict=True):
-        # 30.7 GB in total; the fast node has 16 GiB minus what its kernel uses.
+        # Half of the 30.7 GB in total: the fast node has 16 GiB minus what its kernel uses.
         node = str(int(15.35 * gb))
         settings: Options = {
             **options, "machine": "cxl-b", "mix": "read", "rss": str(rss * gb),

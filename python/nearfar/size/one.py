@@ -7,8 +7,8 @@ answer. Memory that the page size adds is added to the result, because under pre
 splits larger pages.
 
 Of a trace captured with ``--sample``, only 4 KiB pages are simulated. Waiting times are then lower
-bounds, and faults are taken at the upper end of their interval, so slowdowns and the advised memory
-are upper bounds.
+bounds, and faults are taken at the upper end of their interval. Both make faults weigh more, so
+slowdowns and the advised memory are upper bounds.
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ class Pages:
 
 def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progress) -> Sized:
     """Size the program of ``vm``."""
+    # ``sample``: a trace of ``capture --sample`` is read as well.
     content = info(vm.trace, heatmap=False, sample=True, reuse=False, progress=progress).content
     sample = content["source"].get("sample")
     if sample and options["thp"]:
@@ -104,6 +105,7 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
         )
     swaps = vm.storage != NONE
     zram = vm.storage == ZRAM
+    # Without swap, the study still needs a storage, for pages of files: the machine's first.
     storage = vm.storage if swaps else next(iter(machine.storages))
     study = _Study(vm, machine, storage, options, progress)
     enough = study.run([ENOUGH])
@@ -195,8 +197,8 @@ class _Curve:
 
     def enough(self, limit: float) -> int:
         """The smallest memory from which on the slowdown is at most ``limit``."""
-        times = {Memory(size, None): time for size, time in self.times.items()}
-        found = MemoryCurve.of("", times).enough(limit)
+        times = {Memory(size, fraction=None): time for size, time in self.times.items()}
+        found = MemoryCurve.of(name="", times=times).enough(limit)
         assert found is not None  # the largest memory has no slowdown
         return found.bytes
 
@@ -244,15 +246,16 @@ class _Study:
         options = cast("paging_declared.Options", given)
         return paging(self.vm.trace, progress=self.progress, **options)
 
-    def curve(self, peak: int, whole: int) -> _Curve:
+    def curve(self, peak: int, resident: int) -> _Curve:
         """Times by memory size; the largest evicts nothing.
 
         Args:
-            peak: bytes of the peak resident set.
-            whole: bytes of the peak resident set and the page cache.
+            peak: bytes of private memory and mapped files at the peak.
+            resident: bytes of the peak resident set, with the page cache.
         """
+        # 1 %: so that :meth:`_Curve.refine` has a step below the grid.
         grid = {max(round(peak * part), LEAST) for part in (0.01, *GRID)}
-        rows = self._with_small_pages(sorted({*grid, whole, 4 * (peak + whole)}))
+        rows = self._with_small_pages(sorted({*grid, resident, 4 * (peak + resident)}))
 
         def times(rows: Sequence[paging_declared.Row]) -> dict[int, float]:
             whole = self.options["whole"]

@@ -35,5 +35,5 @@ def usual(swaps: Path = Path("/proc/swaps"), blocks: Path = Path("/sys/class/blo
     try:
         rotates = (blocks / disk / "queue" / "rotational").read_text().strip() == "1"
     except OSError:
-        rotates = False
+        rotates = False  # a swap file, for example, is no block device
     return "hdd" if rotates else "nvme"

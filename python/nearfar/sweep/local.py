@@ -106,6 +106,7 @@ class _Watcher(threading.Thread):
             if self.stopped.is_set():
                 return None
             if self.process is None:
+                # -P: modules in the current folder do not hide nearfar.
                 self.process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "nearfar.sweep.worker"],
                     stdin=subprocess.PIPE,

@@ -33,7 +33,8 @@ from nearfar.studies import Study
 MAX_CELLS: Final = 20_000
 _KEYS: Final = ("study", "grid", "options")
 
-#: By path: size, time of change and inode of a file, and its hash.
+#: By path: size, time of change and inode of a file, and its hash; ``inputs.json`` of the sweep's
+#: folder keeps them.
 Digests: TypeAlias = dict[str, tuple[list[int], str]]
 
 
@@ -150,6 +151,7 @@ class Plan:
                 if path != text:
                     renamed[path] = text
                 resolved.append(path)
+            # A default, such as a machine's name, may also become a path.
             if name in given or renamed:
                 parameters[name] = resolved if isinstance(value, list | tuple) else resolved[0]
         inputs |= _scripts(written)

@@ -18,7 +18,7 @@ from nearfar.watch.samples import GROWTH, SHORTEST, Refaults, WorkingSet
 
 PAGE: Final = 4096
 #: Above this ratio of the slowdowns of neighbouring memory sizes, :func:`enough` does not
-#: interpolate. Programs of the bench that use single pages have at most 7.
+#: interpolate. Programs of the bench that use pages singly, not in a loop over all, have at most 7.
 CLIFF: Final = 8.0
 
 
@@ -64,8 +64,8 @@ def of_cycles(cycles: Sequence[Sequence[WorkingSet]], prices: Prices) -> list[Po
                 (one.file + two.file) / 2,
             ),
             two.seconds - one.seconds,
-            max(two.anonymous - one.anonymous, 0.0) / PAGE,
-            max(two.file - one.file, 0.0) / PAGE,
+            (two.anonymous - one.anonymous) / PAGE,
+            (two.file - one.file) / PAGE,
         )
         for one, two in zip(means, means[1:], strict=False)
     ]
@@ -82,7 +82,7 @@ def of_refaults(refaults: Sequence[Refaults], seconds: float, prices: Prices) ->
     """
     steps = [
         _Step(
-            WorkingSet(0.0, one.anonymous_bytes, one.file_bytes),
+            WorkingSet(seconds=0.0, anonymous=one.anonymous_bytes, file=one.file_bytes),
             seconds,
             one.anonymous * seconds,
             one.file * seconds,

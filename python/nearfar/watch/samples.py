@@ -153,6 +153,7 @@ def read(pids: Sequence[int]) -> Memory | None:
                 # Each process counts all swapped pages of the shared memory.
                 swapped[area.shared] = max(swapped.get(area.shared, 0), area.swap)
             else:
+                # SwapPss does not count the pages of a tmpfs file; Swap does.
                 total["swapped"] += area.swap_pss or area.swap
             total["locked"] += area.locked
             share = area.pss / area.rss if area.rss else 1.0
@@ -175,6 +176,7 @@ def used(same: Sequence[Area]) -> float:
     Each process is assumed to use shared pages at random.
     """
     shared = sum(area.pss - area.own for area in same)
+    # Other programs may share it: as a whole it is at least what one process maps.
     largest = max([shared, *(area.rss - area.own for area in same)])
     used_own, unused_share = 0.0, 1.0
     for area in same:
@@ -236,6 +238,7 @@ def windows(length: float) -> list[float]:
     found = [SHORTEST]
     while found[-1] * GROWTH < length:
         found.append(found[-1] * GROWTH)
+    # The last may be almost as long as the cycle.
     return [*found[:-1], length]
 
 
@@ -280,7 +283,8 @@ def cycles(
             time.sleep(max(since + window - time.monotonic(), 0.0))
             is_last = window == length
             spent = time.thread_time() - cost
-            # Skip a window for which the budget does not yet suffice.
+            # Skip a window unless the budget suffices for four reads: this one, the last of the
+            # cycle, and the first and ``begin`` of the next.
             if not is_last and spent + 4 * read_cost > share * (since + window - start):
                 continue
             begun = time.thread_time()

@@ -160,7 +160,7 @@ def _group(pid: int) -> Path | None:
         lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
         return None
-    for line in lines:
+    for line in lines:  # `ID:CONTROLLERS:PATH`; version 2 names no controllers
         _, controllers, path = line.split(":", 2)
         mounts = {"": ("", "unified"), "memory": ("memory",)}.get(controllers, ())
         for group in (CGROUP / mount / path.lstrip("/") for mount in mounts):

@@ -8,8 +8,8 @@ budget in a trial, the intervals grow accordingly; the other half is for reading
 operations ``vaddr``, most regions would be unused addresses between areas. DAMON sees memory of
 virtual machines, and its cost does not grow with memory.
 
-Do not use: for small programs, as a region counts as a whole. Refuses if somebody else uses DAMON.
-Needs root.
+Do not use: for small programs, because a region counts as a whole. Refuses if somebody else uses
+DAMON. Needs root.
 """
 
 from __future__ import annotations

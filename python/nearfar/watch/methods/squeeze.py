@@ -75,6 +75,7 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
             )
             before = after
             memory, private = current(group), statistics(group)["anon"]
+            # The difference may be negative: the two are read one after the other.
             found.refaults.append(
                 Refaults(private, max(memory - private, 0), anonymous, file, stalled / 1e6)
             )

@@ -30,6 +30,7 @@ CHUNK: Final = 4 << 20
 
 #: System calls (asm-generic/unistd.h), and MADV_PAGEOUT.
 _PIDFD_OPEN, _PROCESS_MADVISE, _PAGEOUT = 434, 440, 21
+#: A readable anonymous area of ``/proc/PID/maps``: start, end, name.
 _AREA = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) r(?:\S+) \S+ \S+ \d+ *(\[heap\]|\[anon.*\]|)$", re.M)
 
 
@@ -61,6 +62,7 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
 
 
 def _came_back(memory: Memory) -> tuple[float, float]:
+    # Nothing clears the accessed bits of files, so these include earlier use.
     return memory.anonymous, memory.used_file
 
 
