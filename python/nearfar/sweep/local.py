@@ -70,7 +70,7 @@ class _Watcher(threading.Thread):
                 outcome = self._do(job)
                 if outcome is not None:
                     self.outcomes.put(outcome)
-        except OSError as error:
+        except Exception as error:  # raised by `run`, which would wait for ever
             self.outcomes.put(error)
         finally:
             self._end()

@@ -94,7 +94,10 @@ pub trait KnobValue: Sized {
 impl KnobValue for u64 {
     const KIND: &'static str = "a count";
     fn read(text: &str, _: f64) -> std::result::Result<Self, String> {
-        text.parse().ok().filter(|n| *n <= 1 << 40).ok_or_else(|| "write a whole number, at most 2^40".into())
+        text.parse()
+            .ok()
+            .filter(|n| *n <= 1 << 40)
+            .ok_or_else(|| "write a whole number, at most 2^40".into())
     }
 }
 

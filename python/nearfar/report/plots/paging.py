@@ -36,13 +36,13 @@ def draw(result: PagingResult) -> Chart:
     legend(spec, "part")
     title = cell["sentence"].replace(": ", "\n", 1)
     totals = {row["label"]: cast("float", row["total_ns"]) for row in cell["rows"]}
-    # Without 4 KiB, the least time.
-    usual = totals.get(page.typeset(units.size(USUAL_PAGE)), min(totals.values(), default=0.0))
+    usual, of = totals.get(page.typeset(units.size(USUAL_PAGE))), "the time of 4 KiB"
+    if usual is None:
+        usual, of = min(totals.values(), default=0.0), "the least time"
     top = MAX * usual
     beyond = [row for row in cell["rows"] if totals[row["label"]] > top]
     if beyond:
         _clip(spec, top)
-        of = "the time of 4 KiB" if any(row["label"] == usual_label for row in cell["rows"]) else "the least"
         title += f"\nbars are cut at {MAX} times {of}; cut bars show their time"
     return chart(spec, title, bars=stacked, best=best, beyond=beyond)
 
