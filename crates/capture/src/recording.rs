@@ -214,6 +214,11 @@ impl<'a> Recording<'a> {
         self.exec.contains_key(&thread)
     }
 
+    /// The `execve` of a thread did not happen: another thread's did.
+    pub fn forget_exec(&mut self, thread: u32) {
+        self.exec.remove(&thread);
+    }
+
     /// The program of a process's `execve` has begun.
     pub fn begin_program(&mut self, process: u32) {
         self.expected.remove(&process);

@@ -76,11 +76,20 @@ impl Streams<'_> {
         complete.sort_by_key(|order| {
             self.threads.get(order).is_some_and(|thread| self.recording.has_called_exec(*thread))
         });
-        for order in complete {
+        for (index, &order) in complete.iter().enumerate() {
             let Some(stream) = self.streams.get(&order) else { continue };
-            let Some(process) = self.processes.get_mut(&stream.pid) else { continue };
-            if self.recording.has_called_exec(stream.position.thread) && process.streams > 1 {
-                continue;
+            let (pid, thread) = (stream.pid, stream.position.thread);
+            let Some(process) = self.processes.get_mut(&pid) else { continue };
+            if self.recording.has_called_exec(thread) && process.streams > 1 {
+                // Of several threads in `execve`, one goes on: which one makes no difference.
+                let is_in_exec = |other: &Stream<'_>| {
+                    other.pid == pid && self.recording.has_called_exec(other.position.thread)
+                };
+                let mut later = complete[index + 1..].iter();
+                if !later.any(|order| self.streams.get(order).is_some_and(is_in_exec)) {
+                    continue;
+                }
+                self.recording.forget_exec(thread);
             }
             process.streams -= 1;
             let Some(stream) = self.streams.remove(&order) else { continue };
