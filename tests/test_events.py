@@ -447,20 +447,27 @@ def test_idle_events_count_time_in_which_no_thread_runs(
     assert (idle(4, 5) >= 20_000_000) == follow
 
 
-def test_exec_ends_the_other_threads(build: Build, tmp_path: Path) -> None:
+@pytest.mark.parametrize("all_call", [0, 1])
+def test_exec_ends_the_other_threads(build: Build, tmp_path: Path, all_call: int) -> None:
     text = r"""
-    static void *spin(void *p) { for (;;) ++*(volatile long *)p; }
+    static volatile int go;
+    static int again(void) { return execl("/proc/self/exe", "again", "x", (char *)0); }
+    static void *spin(void *p) {
+        do ++*(volatile long *)p; while (!ALL_CALL || !go);
+        again();
+        return 0;
+    }
     int main(int argc, char **argv) {
         if (argc > 1) { volatile char *p = map(3); p[0] = 1; put((void *)p); say(); return 0; }
         static long cells[3];
         pthread_t t;
         for (int i = 0; i < 3; i++) pthread_create(&t, 0, spin, &cells[i]);
         for (int i = 0; i < 3; i++) while (!*(volatile long *)&cells[i]) { }
-        execl("/proc/self/exe", "again", "x", (char *)0);
-        return 1;
+        go = 1;
+        return again();
     }
     """
-    got = run(build, tmp_path, text, "-pthread")
+    got = run(build, tmp_path, text, "-pthread", f"-DALL_CALL={all_call}")
     (again,) = got.named("exec")
     threads = info(got.trace)["threads"]
     assert [t["process"] for t in threads] == [1] * 5
