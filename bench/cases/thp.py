@@ -86,7 +86,8 @@ def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
             print(f"bench: {NAME}: {program.name}", file=sys.stderr)
             capture(command, folder / "trace", kernel.ENVIRONMENT)
             predicted = predict(folder / "trace", machine_file)
-            # No huge pages for this process: khugepaged would scan its large address space too.
+            # Keep free memory: getting it back from the host would disturb the times. No huge pages
+            # for this process: khugepaged would scan its large address space too.
             with kept_memory(), huge_pages(disable=True):
                 made = measured(command, 1 if quick else TURNS * rounds)
             for policy, cell in made.items():

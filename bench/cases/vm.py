@@ -125,7 +125,7 @@ def references(inputs: Inputs, folder: Path, words: list[str]) -> int:
 
 
 def figures() -> str:
-    """The record's rows as a Markdown table."""
+    """The rows of the saved results as a Markdown table."""
     return summary(recorded(NAME)["rows"])
 
 

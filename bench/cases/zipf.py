@@ -1,4 +1,4 @@
-"""Speed of the default paging study of a trace without locality, against libCacheSim."""
+"""Speed of the default paging study of a trace of independent references, against libCacheSim."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from inputs import Inputs
 from measure import Row, row
 
 NAME = "zipf"
-SUMMARY = "the default study of Zipf(1.0), a trace without locality"
+SUMMARY = "the default study of Zipf(1.0), a trace of independent references"
 
 
 def run_case(inputs: Inputs, rounds: int, quick: bool) -> list[Row]:
     """Time the study and a few configurations of libCacheSim on one core."""
-    sizes = [4096] if quick else [512, 4096, 65536, 2**21]
-    done = compare(inputs, inputs.zipf, sizes, [0.2, 0.8], rounds)
+    page_sizes = [4096] if quick else [512, 4096, 65536, 2**21]
+    fractions = [0.2, 0.8]  # of the touched pages
+    done = compare(inputs, inputs.zipf, page_sizes, fractions, rounds)
     records = done.study["records"]
     ratio = [
         done.configurations * a / b

@@ -174,7 +174,7 @@ class Outcome(FolderResult):
 
     run: LiveRun
     command: list[str]
-    options: Json
+    options: Json  # those of `run`
     counters: dict[str, int]
     images: int
     fast_bytes: int

@@ -1,6 +1,6 @@
 """The best page size of a paging study, for one memory size and storage.
 
-Every command and page takes its page size from :func:`choose`.
+Every command and HTML page takes its page size from :func:`choose`.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def choose(
 ) -> PageChoice:
     """Choose the best page size, for one memory size and storage.
 
-    With ``--view machine``, the smallest page size whose gain over 4 KiB does not differ from the
-    largest by more than the error, among those that add no more memory than their gain is worth;
-    4 KiB if no gain is larger than its error. Otherwise the row with the shortest time; of equal
-    times, the page size nearest to 4 KiB.
+    With ``--view machine``, the smallest page size whose gain over 4 KiB is within the error
+    (:func:`.gain_error`) of the largest, among those that add no more memory than their gain is
+    worth; 4 KiB if no gain is larger than its error. Otherwise the row with the shortest time; of
+    equal times, the page size nearest to 4 KiB.
 
     Args:
         rows: a row for each page size.
@@ -103,6 +103,7 @@ def choose(
     if usual is not None and counted_ns(usual, whole):
         base = counted_ns(usual, whole)
         gains = {row["page_bytes"]: 1.0 - counted_ns(row, whole) / base for row in rows}
+    # Only rows of `--view machine` have `cpu_ns`.
     if usual is None or usual.get("cpu_ns") is None or not gains:
         return PageChoice(fastest, usual, fastest, None, gains, whole)
     by_page = {row["page_bytes"]: row for row in rows}

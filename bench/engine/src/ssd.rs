@@ -88,7 +88,7 @@ pub fn flash(arguments: &Arguments) -> Result<Value> {
                 } else {
                     ftl.write(page, &mut run);
                 }
-                // As for a page into the drive's DRAM and one out of it, 50 ns each.
+                // Moving one page into the drive's DRAM and one out of it takes 50 ns each.
                 Step::Delay { ns: 100 }.append(&mut steps);
                 array.submit(now, &steps);
                 under_way += 1;

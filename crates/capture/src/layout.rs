@@ -24,13 +24,13 @@
 //!   the range earlier, and the fence that removed its previous mapping is older;
 //! * for `fork`, just before, while QEMU stops all other threads.
 //!
-//! Without a [`tag::FENCE_END`], the call has not returned, so no other thread can depend on it,
-//! and the receiver need not wait. Tickets order the fences of a process: if one ends before
-//! another begins, it has the lower ticket.
+//! Until [`tag::FENCE_END`] is written, the call has not returned, so no other thread can depend on
+//! it, and the receiver need not stop at the fence in their rings. Tickets order the fences of a
+//! process: if one ends before another begins, it has the lower ticket.
 //!
 //! Two races remain. QEMU calls the plugin after an access; if the thread is preempted in between,
-//! the access can appear after an `unmap` that it made possible. And a `mremap` to a range that
-//! another thread unmaps during the call appears before that `unmap`.
+//! the access can appear after the `unmap` of another thread that waited for it. And a `mremap` to
+//! a range that another thread unmaps during the call appears before that `unmap`.
 
 #[path = "layout/activity.rs"]
 mod activity;
@@ -178,7 +178,8 @@ pub struct Header {
 pub struct Tasks {
     /// Address of `__switch_to`.
     pub switch: AtomicU64,
-    /// The variable's linked address. Each processor has a copy at the same offset in a page.
+    /// The variable's linked address. The copies of all processors are at the same offset in a page, by
+    /// which the plugin recognises their stores.
     pub current: AtomicU64,
     /// Offsets in `struct task_struct` of `pid`, `tgid` and `comm`.
     pub offsets: [AtomicU64; 3],
@@ -201,8 +202,8 @@ pub const WAITERS: u32 = 1 << 31;
 
 /// Flag: record child processes as well.
 pub const FOLLOW: u32 = 1;
-/// Flag: record instruction fetches. The plugin obeys it only in a sample; otherwise, the receiver
-/// drops fetches.
+/// Flag: record instruction fetches. The plugin obeys it only in a sample. In whole recordings it
+/// always writes fetches, and without the flag the receiver drops them.
 pub const FETCH: u32 = 2;
 
 /// log2 of the bytes of a sampled page.
@@ -218,11 +219,13 @@ pub const fn is_sampled(page_number: u64, seed: u64, limit: u64) -> bool {
     limit == ALL_PAGES || mix(page_number ^ seed) < limit
 }
 
-/// Bursts take at most one in this many blocks, whatever the share of sampled pages.
-const MIN_BURST_DISTANCE: u64 = 16;
+/// At most one in this many blocks is in a burst (a part of a sample in which all references are
+/// recorded), whatever the share of sampled pages.
+const BLOCKS_PER_BURST_BLOCK: u64 = 16;
 
-/// Blocks in a burst of a recording with these flags: enough to fill a TLB of 1,600 entries, which
-/// takes 6,400 records, and to measure 1,000 more (`crates/study/src/paging/sample/bursts.rs`).
+/// Blocks in a burst of a recording with these flags: enough for 6,400 records that fill a TLB of
+/// 1,600 entries, and for 1,000 to measure; with fetches, a block has more records
+/// (`crates/study/src/paging/sample/bursts.rs`).
 pub const fn burst_blocks(flags: u32) -> u64 {
     if flags & FETCH != 0 { 5000 } else { 8000 }
 }
@@ -231,7 +234,7 @@ pub const fn burst_blocks(flags: u32) -> u64 {
 /// Without [`FETCH`], the share of blocks in bursts is that of sampled pages; with it, 5/8 of that.
 pub fn burst_distance(limit: u64) -> u64 {
     let distance = (8000u128 << 64) / u128::from(limit.max(1));
-    u64::try_from(distance).unwrap_or(u64::MAX).clamp(8000 * MIN_BURST_DISTANCE, 1 << 48)
+    u64::try_from(distance).unwrap_or(u64::MAX).clamp(8000 * BLOCKS_PER_BURST_BLOCK, 1 << 48)
 }
 
 /// Random start of a burst of `burst` blocks within a part of `distance` blocks. `number` identifies
@@ -306,7 +309,7 @@ pub struct Slot {
 impl Slot {
     /// Words that the writer has published so far. Any thread may call this at any time.
     pub fn position(&self) -> u64 {
-        // Two attempts suffice unless the program itself writes here.
+        // The second attempt nearly always succeeds; the program itself may overwrite this memory.
         for _ in 0..16 {
             let entered = self.entered.load(Acquire);
             let cursor = self.cursor.load(Acquire);
@@ -334,8 +337,8 @@ pub struct Block {
     pub shape: AtomicU64,
 }
 
-/// Bit of [`Block::addr`]: the code is of the kernel of a virtual machine, whose addresses have at
-/// most [`ADDR_BITS`]. Such blocks always use the table.
+/// Bit of [`Block::addr`]: the code is of the kernel of a virtual machine. Of its address, only
+/// [`ADDR_BITS`] are stored. Such blocks always use the table.
 pub const KERNEL_BLOCK: u64 = 1 << 63;
 
 /// Split [`Block::addr`]: the address, and whether the code is the kernel's.

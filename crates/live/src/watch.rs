@@ -44,8 +44,7 @@ nearfar_schema::columns! {
         promotions: u64,
         /// Pages moved to the far tier, by a copy or by reuse of their shadow.
         demotions: u64,
-        /// Hint faults. A policy may see one several times: under TPP, a reference faults again until its
-        /// page is active.
+        /// Hint faults. A reference may cause several: under TPP, it faults again until its page is active.
         hint_faults: u64,
         /// First writes to pages with a shadow.
         shadow_faults: u64,
@@ -281,6 +280,7 @@ impl Watched {
     }
 }
 
+/// Whether the program exists. After its manager failed, it does until it is killed.
 fn is_running(block: &Block) -> bool {
     matches!(block.state(), State::Held | State::Running | State::Failed)
 }

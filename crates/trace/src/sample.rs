@@ -113,7 +113,7 @@ pub fn limit(rate: f64) -> u64 {
     (rate * 2f64.powi(64)) as u64
 }
 
-/// The inverse of [`limit`]. Exact for `u64::MAX` and for the powers of two to which it is halved.
+/// The inverse of [`limit`]. Exact for `u64::MAX` (all pages) and for powers of two.
 pub fn rate(limit: u64) -> f64 {
     // A limit of 0 would give a rate that `PageSample::contradiction` rejects.
     if limit == u64::MAX { 1.0 } else { limit.max(1) as f64 / 2f64.powi(64) }

@@ -94,7 +94,7 @@ def run(
         chosen = machines.listed(options.get("machine"))
         if chosen is None or is_fleet:
             raise NearfarError(
-                "--set: needs traces instead of a fleet, and --machine, whose value it overrides"
+                "--set: needs traces instead of a fleet, and --machine, whose values it overrides"
             )
         values = machines.parse_set(set_)
         options["machine"] = [machines.load(one, set=values) for one in chosen]
@@ -119,7 +119,7 @@ def run(
 
 
 def _prepare_evaluate(options: advise_declared.Options) -> None:
-    """Set the options of ``--evaluate``; refuse the view that has no regret."""
+    """Set the options of ``--evaluate``; refuse ``--view machine``, which has no model."""
     from nearfar.advise.by_machine import MODEL
     from nearfar.advise.regret import NO_REGRET
 
@@ -131,7 +131,7 @@ def _prepare_evaluate(options: advise_declared.Options) -> None:
 
 
 def _evaluate(result: AdviseResult, output_format: str) -> bool:
-    """Print the regret of all rows; return whether a goal was missed."""
+    """Print the regret; return whether all rows together miss a goal."""
     from nearfar.advise.regret import evaluate
     from nearfar.report import advise as tables
     from nearfar.report.tables import show
@@ -141,4 +141,5 @@ def _evaluate(result: AdviseResult, output_format: str) -> bool:
         print(json.dumps(evaluation, indent=1))
     else:
         show(tables.evaluation(evaluation))
-    return not evaluation["summary"][0]["holds"]
+    all_rows = evaluation["summary"][0]
+    return not all_rows["holds"]

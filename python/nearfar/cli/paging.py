@@ -77,7 +77,7 @@ def _heatmap(trace: Path, run: Mapping[str, Any]) -> HeatMap:
         trace,
         reuse=False,
         filter=run["options"]["filter"],
-        # Only the filter needs it, and a run of several machines has none: any of them will do.
+        # Only a filter depends on the machine, and a run of several machines has no filter.
         machine=next(iter(run.get("machines", [run["machine"]]))),
     )
     return found.content["heatmap"]

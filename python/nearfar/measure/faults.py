@@ -24,7 +24,8 @@ _RUNS, _QUICK_RUNS = 15, 3
 _ROOM: Final = 4 << 30
 #: A fault that takes this many times as long as on backed memory made the host allocate memory.
 _HOST_ALLOCATES: Final = 2
-#: Seconds until the host has reclaimed freed memory, if it does (Linux reports it after two).
+#: Seconds until the host has reclaimed freed memory, if it does; a Linux guest reports free memory
+#: after two.
 _RECLAIM_SECONDS: Final = 3
 #: How faults are timed. Back to back, they find the kernel in caches and branch predictors, and
 #: take half the time.
@@ -32,6 +33,10 @@ _AMID: Final = "amid the loads and calls of a program"
 _SMALLER: Final = "the kernel gave smaller pages; free memory may be fragmented"
 #: Tries per run to find memory that the host does not back.
 _TRIES: Final = 4
+#: Runs on memory that the host allocated that suffice.
+_ENOUGH: Final = 4
+#: Slow runs in a row that show that the host allocates.
+_SLOW_RUNS: Final = 8
 
 #: Touched memory, kept so that the kernel does not hand it out again.
 Held = list[_engine.MappedMemory]
@@ -50,7 +55,7 @@ def cost(bench: Bench) -> tuple[Section, float]:
         switch = bench.repeat(lambda: min(_engine.measure_switches(cpu, rounds, bench.batches)))
     how = f"a first read of a page of 4 KiB, which the kernel need not clear, {_AMID}"
     section: Section = {"page_fault": bench.time("cost.page_fault", fault, how)}
-    # The difference may be lost in noise.
+    # The time minus that of the pipe calls may be lost in noise.
     if min(switch.runs) > 0:
         how = "two threads on one processor wake each other through pipes, minus the pipe calls"
         section["context_switch"] = bench.time("cost.context_switch", switch, how)
@@ -92,9 +97,9 @@ def zero_fill(
         bench.say(f"faults of {short(page)}")
         key = f"fault.{size_text(page)}"
         try:
-            pages, setting = _mapping_for(page, sysfs, runtime)
+            kind, setting = _mapping_for(page, sysfs, runtime)
             with setting, bench.pinned():
-                first, again, backed = _times(page, pages, each, runs, work, held, reclaims)
+                first, again, backed = _times(page, kind, each, runs, work, held, reclaims)
         except NearfarError as error:
             bench.notes.append(f"{key}: left out: {error}")
             continue
@@ -134,14 +139,14 @@ def _host_reclaims(bench: Bench, held: Held, room: int) -> bool:
     return False
 
 
-def _use_up(page: int, pages: str, held: Held, room: int) -> bool:
+def _use_up(page: int, kind: str, held: Held, room: int) -> bool:
     """Touch and hold memory until the host has to allocate it; returns whether it had to."""
     times: list[float] = []
     for _ in range(0, room, _RUN):
-        held.append(_engine.MappedMemory(_RUN, pages, None))
+        held.append(_engine.MappedMemory(_RUN, kind, None))
         times.append(held[-1].write(page)[0])
         # The last runs are all slow, and about equally so: the host allocated memory in each.
-        last = times[-2 * _TRIES :]
+        last = times[-_SLOW_RUNS:]
         if min(last) > _HOST_ALLOCATES * min(times) and max(last) < _HOST_ALLOCATES * min(last):
             return True
     return False
@@ -170,7 +175,7 @@ def _mapping_for(
 
 def _times(
     page: int,
-    pages: str,
+    kind: str,
     each: int,
     runs: int,
     work: _engine.ProgramWork,
@@ -179,18 +184,18 @@ def _times(
 ) -> tuple[Samples, Samples, int | None]:
     """Nanoseconds per page of first writes to new memory, and to memory that was just freed.
 
-    Both include the work of a program between faults and the time to free the page. If the host
-    reclaims memory, the former are only of runs in which the host had to allocate. The third value
-    is the number of runs left out; None if the host had to allocate in too few.
+    The time of the program between faults is not included; that of freeing the page is. If the
+    host reclaims memory, the former are only of runs in which the host had to allocate. The third
+    value is the number of runs left out; None if the host had to allocate in too few.
 
     Raises:
         NearfarError: the kernel gave smaller pages.
     """
     # Free more than the caches hold, and allocate it again.
     memory: Held = []
-    _first_writes(page, pages, each, runs, work, memory)
+    _first_writes(page, kind, each, runs, work, memory)
     free_ns = _free(memory, each // page)
-    reused = _first_writes(page, pages, each, runs, work, memory)
+    reused = _first_writes(page, kind, each, runs, work, memory)
     held += memory
     if None in reused:
         raise NearfarError(_SMALLER)
@@ -198,14 +203,14 @@ def _times(
     first: list[float] = []
     allocated: list[float] = []
     while len(first) < runs or (reclaims and len(allocated) < runs and len(first) < _TRIES * runs):
-        (ns,) = _first_writes(page, pages, each, 1, work, held)
+        (ns,) = _first_writes(page, kind, each, 1, work, held)
         if ns is None:
             raise NearfarError(_SMALLER)
         ns += free_ns
         first.append(ns)
         if ns > _HOST_ALLOCATES * again.median:
             allocated.append(ns)
-    if reclaims and len(allocated) >= min(runs, _TRIES):
+    if reclaims and len(allocated) >= min(runs, _ENOUGH):
         return Samples(tuple(allocated)), again, len(first) - len(allocated)
     return Samples(tuple(first)), again, None if reclaims else 0
 
@@ -221,12 +226,12 @@ def _free(memory: Held, count: int) -> float:
 
 
 def _first_writes(
-    page: int, pages: str, each: int, runs: int, work: _engine.ProgramWork, held: Held
+    page: int, kind: str, each: int, runs: int, work: _engine.ProgramWork, held: Held
 ) -> list[float | None]:
     """Nanoseconds per page of first writes to new memory, by run; None if pages were smaller."""
     times: list[float | None] = []
     for _ in range(runs):
-        memory = _engine.MappedMemory(each, pages, None)
+        memory = _engine.MappedMemory(each, kind, None)
         held.append(memory)
         ns, _ = memory.write(page, work)
         # If a page was smaller, writes to the rest of it still fault. Up to one such fault in four

@@ -29,7 +29,7 @@ class Entries(TypedDict):
 
 
 class TlbLevel(TypedDict):
-    """One level of TLB: entries for small and for large pages; these share ``small`` if None."""
+    """One level of TLB: entries for small and for large pages; None: all share ``small``."""
 
     small: Entries
     large: Entries | None

@@ -100,11 +100,13 @@ def _dram_only(values: Values, cell: Cell) -> tuple[float, str]:
 
 
 def _no_benefit(values: Values, _: Cell) -> tuple[float, str]:
+    """In memory mode: seconds per GB of 80 GB, which fit the DRAM cache, over those of 700 GB."""
     ratio = values["memory-mode-80"][0] / 80 / (values["memory-mode-700"][0] / 700)
     return ratio, "the cache is full of dirty lines at the start"
 
 
 def _remote(values: Values, _: Cell) -> tuple[float, str]:
+    """Seconds of the last 1000 GB, partly on the other socket, over those of the 1000 GB before."""
     at = {size: values[f"alius-{size}"][0] for size in (1000, 2000, 3000)}
     return (at[3000] - at[2000]) / (at[2000] - at[1000]), "in table 2 of the paper: 2.07"
 
@@ -119,6 +121,7 @@ def _pairs() -> Values:
     return values
 
 
+#: Statements in the text of the paper, not in its tables.
 _TEXT: Final[dict[str, Callable[[Values, Cell], tuple[float, str]]]] = {
     "like-far-dram": _like_far_dram,
     "alius-faster": _alius_faster,

@@ -232,7 +232,7 @@ mod tests {
             assert_eq!(over(Some(name), &settings, Hooks::default(), nothing), alone, "{name}");
             let whole = |mem: &mut dyn Memory| {
                 let (hooks, wakes) = make(name, &settings, mem)?;
-                // All threads so far belong to the policy of the hooks.
+                // The threads before this one are those of the hooks' policy.
                 let count = mem.spawn("none", Context::Kernel).index();
                 let threads = (0..count).map(|index| Thread::new(index as u8, "")).collect();
                 Ok(Started { hooks, threads, wakes })

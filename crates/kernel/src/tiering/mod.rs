@@ -52,7 +52,8 @@ pub struct PolicyEntry {
     pub leaves_out: &'static str,
     /// When not to use it.
     pub not_for: &'static str,
-    /// Whether it knows future references ([`Policy::foresee`]), as an upper bound.
+    /// Whether it knows future references ([`Policy::foresee`]), so that real policies can be
+    /// compared with it.
     pub foresees: bool,
     /// Its own knobs, with the defaults of their sources.
     pub knobs: fn() -> Vec<Knob>,
@@ -62,7 +63,8 @@ pub struct PolicyEntry {
 }
 
 impl PolicyEntry {
-    /// The policy's own knobs and, if it can have a guard, those of the [`guard`].
+    /// The policy's own knobs and those of the [`guard`], which policies without knobs and those
+    /// that foresee do not have.
     pub fn all_knobs(&self) -> Vec<Knob> {
         let mut knobs = (self.knobs)();
         if !knobs.is_empty() && !self.foresees {

@@ -1,5 +1,5 @@
-//! Memory that managers, `nearfar run` and its viewers share: a memfd with a head, and a block for each
-//! managed process image.
+//! Memory that `nearfar run`, its viewers and the managers of the programs' memory ([`crate::Manager`])
+//! share: a memfd with a head, and a block for each managed process image.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -37,8 +37,7 @@ counters! {
     faults,
     /// Pages touched for the first time.
     first_touches,
-    /// Hint faults. A policy may see one several times: under TPP, a reference faults again until its
-    /// page is active.
+    /// Hint faults. A reference may cause several: under TPP, it faults again until its page is active.
     hint_faults,
     /// Faults on pages that were unmapped to emulate accessed bits.
     accessed_faults,

@@ -16,8 +16,8 @@ use super::lock;
 /// A borrowed memory without its lifetime; see [`with_memory`].
 pub(super) struct BorrowedMemory(NonNull<dyn Memory + 'static>);
 
-// SAFETY: the pointer is used only between `with_memory`'s two locks, on the calling thread, or by a
-// Python thread that the hook waits for; never by two at once, because each use holds the mutex.
+// SAFETY: the pointer is used only with the mutex held, so never by two threads at once, and only until
+// `EndBorrow` removes it, which waits for the mutex.
 unsafe impl Send for BorrowedMemory {}
 
 /// Memory as a Python policy sees it. It can only be used while a hook runs. Pages and nodes are numbers;
@@ -244,7 +244,7 @@ impl MemoryHandle {
     fn write_protected(&self, page: u32) -> PyResult<bool> {
         self.look(page, false, |mem, page| mem.write_protected(page))
     }
-    /// The node of the page's shadow, or None.
+    /// The node of the page's shadow (its copy on a slower node), or None.
     fn shadow_of(&self, page: u32) -> PyResult<Option<u8>> {
         self.look(page, None, |mem, page| mem.shadow_of(page).map(|node| node.index() as u8))
     }

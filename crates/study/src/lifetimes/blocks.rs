@@ -29,7 +29,7 @@ pub enum Change {
     /// `removed`, with the content of their object. The range stays mapped if `kept`.
     Ended { blocks: Vec<u32>, removed: bool, range: (u64, u64), kept: bool },
     /// Blocks are discarded until they are written (`MADV_FREE`).
-    Freed(Vec<u32>),
+    Discarded(Vec<u32>),
     /// A fork: block of the parent, block of the child, and number of the child's block.
     Forked(Vec<(u32, u32, u64)>),
     /// All touched blocks of `range` (old block numbers) moved `by` bytes (modulo 2^64). `blocks` has
@@ -279,7 +279,7 @@ impl Blocks {
                 for &block in &blocks {
                     self.set(block, WATCHED | UNSETTLED | LAZY);
                 }
-                Change::Freed(blocks)
+                Change::Discarded(blocks)
             }
             Effect::Move { space, first, last, by } => self.shift_by(space, first, last, by),
             Effect::Fork { parent, child } => self.fork(parent, child),
@@ -295,7 +295,7 @@ impl Blocks {
         let is_empty = match &change {
             // A range without touched blocks can be part of a huge page.
             Change::Ended { blocks, .. } => blocks.is_empty() && !self.areas,
-            Change::Freed(blocks) => blocks.is_empty(),
+            Change::Discarded(blocks) => blocks.is_empty(),
             Change::Forked(blocks) => blocks.is_empty(),
             Change::Moved { blocks, .. } => blocks.is_empty() && !self.areas,
             Change::Born { .. } | Change::Written(_) => false,

@@ -35,7 +35,7 @@ struct Page {
     /// Number of discarded blocks.
     lazy: u32,
     frame: u32,
-    /// The frame belongs to a shared mapping: writes do not change it.
+    /// The frame belongs to a shared mapping: after a write, the page keeps it.
     shared: bool,
 }
 
@@ -76,7 +76,7 @@ pub struct PageTable {
     actions: Vec<Action>,
     /// Current number of simulated frames.
     used: u64,
-    /// Simulated frames of private and shared memory so far.
+    /// Simulated frames of memory without a file so far.
     pub filled: u64,
     /// Simulated frames of files so far.
     pub read: u64,
@@ -149,7 +149,7 @@ impl PageTable {
                     self.end(block, *removed);
                 }
             }
-            Change::Freed(blocks) => {
+            Change::Discarded(blocks) => {
                 for &block in blocks {
                     let page = self.page_of[block as usize];
                     self.lazy.insert(block);
@@ -163,7 +163,7 @@ impl PageTable {
                     self.fork(block, copy, number);
                 }
             }
-            Change::Moved { blocks, by, .. } => self.shift_by(blocks, *by),
+            Change::Moved { blocks, by, .. } => self.move_blocks(blocks, *by),
             Change::Area { .. } | Change::Collapse { .. } => {}
         }
     }
@@ -312,14 +312,14 @@ impl PageTable {
         }
     }
 
-    /// Apply a write to private memory: give the page its own frame.
+    /// Apply a write: give the page its own frame, unless it has one or its mapping is shared.
     fn write(&mut self, page: u32) {
         let Page { frame, shared, .. } = self.pages[page as usize];
-        let exclusive = match self.frames.get(frame as usize) {
+        let keeps_frame = match self.frames.get(frame as usize) {
             None => false,
             Some(frame) => shared || frame.object.is_none() && frame.pages == 1,
         };
-        if !exclusive {
+        if !keeps_frame {
             self.shoot_down(page);
             self.leave_frame(page, false);
             self.own_frame(page);
@@ -403,7 +403,9 @@ impl PageTable {
         }
     }
 
-    fn shift_by(&mut self, blocks: &[(u32, u64)], by: u64) {
+    /// Move blocks by `by` bytes. A page of which all live blocks move gets a new number, if the offset
+    /// in it is kept and no page has that number; other pages keep theirs.
+    fn move_blocks(&mut self, blocks: &[(u32, u64)], by: u64) {
         let mut moved: FxHashMap<u32, (u32, u64)> = FxHashMap::default();
         let mut order = Vec::new();
         for &(block, number) in blocks {

@@ -44,6 +44,7 @@ struct Engines(Vec<Setup>);
 impl Visitor for Engines {
     type Output = Vec<Box<dyn Engine>>;
 
+    /// Engines of policies without a stack distance, each for up to [`SIZES`] memory sizes.
     fn faults<P: Replacement>(self) -> Self::Output {
         let engine = |memories: &[_]| Box::new(Memories::<P>::new(memories)) as Box<dyn Engine>;
         self.0.chunks(SIZES).map(engine).collect()
@@ -107,12 +108,13 @@ pub fn simulate(
     let mut study =
         Study { reader, options, lifetimes, whole_bytes: footprint_bytes, footprint_bytes, pool };
 
-    if let Some((sample, _, smaller)) = &captured {
+    if let Some((sample, _, below_4k)) = &captured {
         let simulated = study.sampled(sample, on_progress)?;
-        let left_out = [smaller, &simulated.left_out[..]].concat();
+        let left_out = [below_4k, &simulated.left_out[..]].concat();
         return Ok(Simulated { left_out, ..simulated });
     }
     if lifetimes && options.has_fractions() {
+        // If one pass suffices, keep its chunks from the pass for the peak, unless they are too large.
         if let [all] = passes(&study, &options.page_sizes, records)[..] {
             let source = study.source(all)?;
             let block_shift = source.block_shift;
@@ -152,7 +154,7 @@ struct Study<'a> {
     pool: ThreadPool,
 }
 
-/// Estimated bytes per block in the windower: its id and its last local number.
+/// Estimated bytes per block while the trace is cut into windows: its id and its last number in a window.
 const BLOCK_BYTES: u64 = 40;
 /// Bytes per page of a size larger than the blocks: id, state, TLB slot.
 const PAGE_BYTES: u64 = 60;
@@ -302,6 +304,7 @@ impl<'a> Study<'a> {
         let mut cells = study.cells(&trace, &mut |at| progress(1, at), |sample, frames| {
             PageSize::new(self.job(PAGE, PAGE.trailing_zeros(), Some(sample), frames))
         })?;
+        // Pages above 4 KiB are counted from what was recorded, which is exact only if memory holds them all.
         let larger = Larger::of(&trace, simulated, &memory);
         let mut counted = Vec::new();
         for page_sizes in passes(self, &larger.sizes, recorded) {

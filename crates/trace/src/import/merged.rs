@@ -1,8 +1,8 @@
 //! A folder of drmemtrace files, one for each thread or core, as one stream.
 //!
-//! The files are merged by their timestamps. The file whose last timestamp is the earliest is read
-//! until its timestamp is later than that of another file; between timestamps, the order of threads
-//! is not known. After a switch to a file, the records that name its thread are repeated.
+//! The files are merged by their timestamps: the file that is at the earliest timestamp is read
+//! until it is at a later one than another file. Between timestamps, the order of threads is not
+//! known. After a switch to a file, the records that name its thread are repeated.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -112,6 +112,7 @@ impl Merged {
                     names[1].clear();
                 }
                 drmemtrace::PROCESS => names[1] = bytes.to_vec(),
+                // The size of a marker is its type.
                 drmemtrace::MARKER if size == drmemtrace::TIMESTAMP && value > time => {
                     let now = (value, index);
                     if self.waiting.peek().is_some_and(|Reverse(next)| *next < now) {

@@ -216,6 +216,7 @@ impl View {
         *state = PageState {
             mapped: true,
             node: to,
+            // Clean on a faster node: see [`Memory::move_page`].
             dirty: state.dirty && to > state.node,
             armed: to != NodeId::FAST && !mem.has(Capability::FarIsMapped),
             ..PageState::UNMAPPED
@@ -386,6 +387,7 @@ impl Act {
         }
     }
 
+    /// The kind of action; a copy that ends is a "commit" only if its page moves.
     fn name(self) -> &'static str {
         match self {
             Act::Arm(_) => "arm",

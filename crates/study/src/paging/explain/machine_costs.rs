@@ -391,7 +391,7 @@ impl RegionMemory {
     /// Attribute a change to the region of its first block (not exact when a process ends).
     fn changed(&mut self, change: &Change, bytes: i64) {
         let first = match change {
-            Change::Ended { blocks, .. } | Change::Freed(blocks) => blocks.first().copied(),
+            Change::Ended { blocks, .. } | Change::Discarded(blocks) => blocks.first().copied(),
             Change::Moved { blocks, .. } => blocks.first().map(|(block, _)| *block),
             Change::Forked(blocks) => {
                 for &(block, copy, _) in blocks {

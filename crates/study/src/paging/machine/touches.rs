@@ -435,7 +435,7 @@ impl Touches {
                     set(copy, true);
                 }),
                 Change::Ended { .. }
-                | Change::Freed(_)
+                | Change::Discarded(_)
                 | Change::Moved { .. }
                 | Change::Area { .. }
                 | Change::Collapse { .. } => {}

@@ -18,8 +18,9 @@ impl World {
         Time::from_ps(std::mem::take(&mut self.charged).round() as u64)
     }
 
-    /// Remove a translation from all TLBs, and interrupt the program. `page_migration` includes the shootdown
-    /// of one core; with several threads, another is charged here.
+    /// Remove a translation from all TLBs, and interrupt the program. The cost of a
+    /// migration, which callers charge, includes the shootdown of one core; with several threads, one more is
+    /// charged here.
     pub(super) fn flush(&mut self, page: Page) {
         self.flush_tlbs(page);
         if self.free_of_charge {
@@ -60,6 +61,7 @@ impl World {
             self.moved[from] += bytes as f64 * nodes[from].local.read.busy_ps;
             self.moved[to] += bytes as f64 * nodes[to].local.write.busy_ps;
         }
+        // Copies by a thread of the program are part of its load.
         if !self.by_kernel() {
             self.copied(from, to, frames);
         }
@@ -126,6 +128,7 @@ impl World {
             }
         }
         if self.is_parallel() {
+            // Parallel threads slow each other down, so their costs follow from the measured load.
             return self.balance(&busy);
         }
         let (Some(program), Some(account)) =

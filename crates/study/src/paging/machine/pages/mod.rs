@@ -218,7 +218,7 @@ impl Pages {
             }
             Change::Written(block) => self.written(*block),
             Change::Ended { range, kept, .. } => self.end(*range, *kept),
-            Change::Freed(blocks) => self.lazily_freed(blocks),
+            Change::Discarded(blocks) => self.lazily_freed(blocks),
             Change::Forked(blocks) => self.fork(blocks),
             Change::Moved { range, by, .. } => self.move_by(*range, *by >> SMALL),
             Change::Area { first, last, advice } => match advice {

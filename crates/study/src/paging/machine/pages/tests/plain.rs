@@ -302,7 +302,7 @@ impl Plain {
                 (touched.written, touched.lazy) = (true, false);
             }
             Change::Ended { range: (first, last), kept, .. } => self.end(*first, *last, *kept),
-            Change::Freed(blocks) => {
+            Change::Discarded(blocks) => {
                 let mut ranges = BTreeSet::new();
                 for (page, touched) in &mut self.touched {
                     if blocks.contains(&touched.block) {
