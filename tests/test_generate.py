@@ -89,7 +89,7 @@ def test_records_have_the_chosen_distribution(tmp_path):
         ("zipf", {"pages": 0}, "--pages: 0 is out of range"),
         ("zipf", {"refs": 0}, "--refs: 0 is out of range"),
         ("zipf", {"write_ratio": 1.5}, "--write-ratio: 1.5"),
-        ("strided", {"stride": 0}, "--stride: 0"),
+        ("strided", {"stride": 0}, "--stride: '0'"),
         ("zipf", {"stride": 8}, "zipf takes no such option"),
         ("zipf", {"page_bytes": 4095}, "not a power of two"),
         ("mix", {"mix": "zipf"}, "is not name:weight"),
