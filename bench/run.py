@@ -173,7 +173,8 @@ def bench(options: argparse.Namespace, chosen: list[Any], scratch: Path) -> dict
         rows += found
         cells += inputs.cells
         # Remarks "NAME: ..." are about one program, others about the whole case.
-        own = [remark for remark in inputs.remarks if remark.startswith(case.NAME)]
+        names = (f"{case.NAME}:", f"{case.NAME} ")
+        own = [remark for remark in inputs.remarks if remark.startswith(names)]
         if not found and own and all(remark.startswith(f"{case.NAME}: ") for remark in own):
             inputs.remarks.append(f"{case.NAME} skipped: none of its programs is installed")
     if options.huge:

@@ -14,7 +14,7 @@ HEAD = ["case", "what", "median", "least", "most", "unit", "goal", "", "cores"]
 
 def number(value: float) -> str:
     """A number with three significant digits; whole numbers, and from 1000 on, without fraction."""
-    if value == int(value) or abs(value) >= 1000:
+    if value == int(value) or abs(value) >= 999.5:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 

@@ -6,9 +6,10 @@
 //! complete fences to the trace in order of their tickets, each after the words that precede it. Then
 //! it reads each stream up to its first pending fence.
 //!
-//! Fences do not say which words of *other* processes precede them. Those that have been written when
-//! a fence is committed go before it, so that no process frees its memory before the trace has the
-//! pages that others touched meanwhile.
+//! Fences do not say which words of *other* processes precede them. Those that were written before the
+//! scan that found the fence complete go before it, up to pending fences, so that no process frees its
+//! memory before the trace has the pages that others touched meanwhile. The exception is a process that
+//! has waited for another to end: its words follow those of the other.
 
 mod endings;
 
@@ -86,9 +87,9 @@ pub(crate) struct Streams<'a> {
     words: Vec<u64>,
 }
 
-/// Maximum number of a process's fences that are not in the trace yet: more than its rings can hold,
-/// because a fence has two words for each other stream of the process.
-const MAX_FENCES: usize = 1 << 17;
+/// Maximum number of a process's fences that are not in the trace yet: more than its rings can hold, as
+/// a fence has two words for each other stream of the process.
+const MAX_FENCES: usize = 1 << 19;
 
 impl<'a> Streams<'a> {
     /// With `resident`, a late recording begins with the pages that are resident by then.
@@ -322,6 +323,9 @@ impl<'a> Streams<'a> {
     fn commit_fences(&mut self, is_gone: &mut IsGone<'_>) -> Result<()> {
         // Processes that have ended: all their words precede later words of other processes.
         let mut dead: Vec<u32> = Vec::new();
+        // Later fences wait for the next turn.
+        let last =
+            self.processes.values().filter_map(|p| p.fences.last_key_value()).map(|f| *f.0).max();
         while !self.stopped() {
             if self.end_killed(&mut dead)? {
                 continue;
@@ -329,15 +333,22 @@ impl<'a> Streams<'a> {
             // Streams opened since the turn began can have fences with lower tickets.
             if self.shared.header().opened.load(Acquire) != self.threads.len() as u64 {
                 self.discover()?;
+                self.scan(&[]);
             }
-            let positions = self.positions();
-            self.scan(&[]);
-            let first = |(&pid, process): (&u32, &Process)| {
-                let (&ticket, fence) = process.fences.first_key_value()?;
-                fence.end.map(|end| (ticket, pid, fence.owner, end))
-            };
-            let next = self.processes.iter().filter_map(first).min();
-            let Some((ticket, pid, owner, end)) = next else { return Ok(()) };
+            let Some(next) = self.next_fence() else { return Ok(()) };
+            let (ticket, pid, owner, end) = next;
+            if dead.is_empty() && Some(ticket) > last {
+                return Ok(());
+            }
+            let mut positions = Vec::new();
+            if dead.is_empty() && self.processes.len() > 1 {
+                positions = self.positions();
+                // Find the fences that precede words below these positions.
+                self.scan(&[]);
+                if self.next_fence() != Some(next) {
+                    continue;
+                }
+            }
             let fences = &self.processes[&pid].fences;
             let mut others: Vec<(u64, u64)> = (self.streams.iter())
                 .filter(|(order, stream)| stream.pid == pid && **order != owner)
@@ -350,10 +361,7 @@ impl<'a> Streams<'a> {
             if process.fences.first_key_value().is_some_and(|(first, _)| *first != ticket) {
                 continue;
             }
-            // Words of a process that has waited follow all words of the process that has ended.
-            if dead.is_empty() {
-                self.read_other_processes(pid, &positions)?;
-            }
+            self.read_other_processes(pid, &positions)?;
             let Some(process) = self.processes.get_mut(&pid) else { return Ok(()) };
             process.fences.remove(&ticket);
             for (order, before) in &mut others {
@@ -380,6 +388,16 @@ impl<'a> Streams<'a> {
         Ok(())
     }
 
+    /// The complete fence with the lowest ticket that no incomplete fence of its process precedes:
+    /// ticket, pid, order of its stream, and position after its last word.
+    fn next_fence(&self) -> Option<(u64, u32, u64, u64)> {
+        let first = |(&pid, process): (&u32, &Process)| {
+            let (&ticket, fence) = process.fences.first_key_value()?;
+            fence.end.map(|end| (ticket, pid, fence.owner, end))
+        };
+        self.processes.iter().filter_map(first).min()
+    }
+
     /// How far each stream has been written, by order.
     fn positions(&self) -> Vec<(u64, u64)> {
         let position =
@@ -391,8 +409,11 @@ impl<'a> Streams<'a> {
     /// pending fences.
     fn read_other_processes(&mut self, pid: u32, positions: &[(u64, u64)]) -> Result<()> {
         for &(order, position) in positions {
-            let unread =
-                |stream: &Stream<'_>| stream.pid != pid && stream.reader.taken() < position;
+            let unread = |stream: &Stream<'_>| {
+                let taken = stream.reader.taken();
+                let at_fence = stream.lookahead.next().is_some_and(|fence| fence <= taken);
+                stream.pid != pid && taken < position && !at_fence
+            };
             if self.streams.get(&order).is_some_and(unread) {
                 self.read(order, position.min(self.limit(order)))?;
             }

@@ -23,7 +23,9 @@ macro_rules! amounts {
                 fn read(given: &Given) -> Result<Self, String> {
                     match given {
                         Given::Text(text) => $parse(text).map(Self),
-                        Given::Whole(number) => $parse(&format!("{number}{}", $unit)).map(Self),
+                        Given::Whole(number) => $parse(&format!("{number}{}", $unit))
+                            .map(Self)
+                            .map_err(|_| refuse(given, $expected, $fix)),
                         other => Err(refuse(other, $expected, $fix)),
                     }
                 }

@@ -77,7 +77,10 @@ def share(value: str | float, flag: str) -> float:
     Raises:
         NearfarError: it is not one; the message names ``flag``.
     """
-    text = value.strip() if isinstance(value, str) else f"{100 * value:.15f}%"
+    if isinstance(value, str):
+        text = value.strip()
+    else:
+        text = f"{100 * value:.13f}".rstrip("0").rstrip(".") + "%"
     match = _PERCENT.fullmatch(text)
     if match is None or not float(match[1]) < 100:
         raise NearfarError(f"{flag}: {text[:40]!r} is not a share below 100 %; write 5%")

@@ -92,7 +92,8 @@ class _Watcher(threading.Thread):
             code = self._end()
             if self.stopped.is_set():
                 return None
-        died = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        name = next((one.name for one in signal.Signals if one == -code), -code)
+        died = f"signal {name}" if code < 0 else f"exit code {code}"
         why = (
             f"its worker died {ATTEMPTS} times ({died}); it may need more memory: run with fewer "
             "--workers"

@@ -81,7 +81,7 @@ impl Streams<'_> {
             let (pid, thread) = (stream.pid, stream.position.thread);
             let Some(process) = self.processes.get_mut(&pid) else { continue };
             if self.recording.has_called_exec(thread) && process.streams > 1 {
-                // Of several threads in `execve`, one goes on: which one makes no difference.
+                // Of several threads in `execve`, one went on. Which one is not known: take the last.
                 let is_in_exec = |other: &Stream<'_>| {
                     other.pid == pid && self.recording.has_called_exec(other.position.thread)
                 };

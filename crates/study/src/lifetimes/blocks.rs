@@ -69,7 +69,9 @@ pub struct Blocks {
     groups: BTreeMap<u64, u32>,
     /// Number of unsettled blocks by largest page.
     unsettled: PageMap<u32>,
-    /// An unsettled block was moved, and may be in a page at another address.
+    /// A block was moved, and may be in a page at another address.
+    moved: bool,
+    /// Such a block may be unsettled.
     strayed: bool,
     /// Set by [`Blocks::watch_areas`].
     areas: bool,
@@ -276,6 +278,7 @@ impl Blocks {
             Effect::Free { space, first, last } => {
                 let mut blocks = self.within(space, first, last);
                 blocks.retain(|&block| self.blocks[block as usize].state & (OF_OBJECT | LAZY) == 0);
+                self.strayed |= self.moved;
                 for &block in &blocks {
                     self.set(block, WATCHED | UNSETTLED | LAZY);
                 }
@@ -318,6 +321,7 @@ impl Blocks {
 
     fn shift_by(&mut self, space: u32, first: u64, last: u64, by: u64) -> Change {
         let moved = self.within(space, first, last);
+        self.moved |= !moved.is_empty();
         for &block in &moved {
             self.leave(block);
         }
@@ -338,6 +342,7 @@ impl Blocks {
     fn fork(&mut self, parent: u32, child: u32) -> Change {
         let mut blocks = self.within(parent, 0, (1 << (SPACE_SHIFT - PAGE)) - 1);
         blocks.retain(|&block| self.blocks[block as usize].state & OF_OBJECT == 0);
+        self.strayed |= self.moved;
         let blocks = blocks.into_iter().map(|block| {
             let state = WATCHED | UNSETTLED | self.blocks[block as usize].state & LAZY;
             self.set(block, state);
@@ -348,5 +353,34 @@ impl Blocks {
             (block, copy, number)
         });
         Change::Forked(blocks.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfar_trace::{RegionKind, ThreadInfo};
+
+    use super::*;
+
+    /// A moved block can stay in the page at its old address. If it is discarded, the first reference to
+    /// another block of that page makes the page an ordinary one.
+    #[test]
+    fn pages_of_moved_blocks_are_unsettled_once_the_blocks_are_discarded() {
+        let event = |event, addr, length, to| {
+            let prot = "rw-p".to_owned();
+            RegionEvent { event, addr, length, to, prot, ..RegionEvent::default() }
+        };
+        let thread = ThreadInfo { process: 1, ..ThreadInfo::default() };
+        let mut blocks = Blocks::new(PAGE, PAGE + 2, Spaces::new(&[thread]));
+        blocks.apply(&event(RegionKind::Map, 0x10000, 0x3000, 0));
+        let space = blocks.spaces().of_thread(0);
+        let number = |addr| place(space, addr) >> PAGE;
+        for addr in [0x10000, 0x11000] {
+            blocks.birth(number(addr), true);
+        }
+        blocks.apply(&event(RegionKind::Move, 0x11000, 0x1000, 0x20000));
+        assert!(!blocks.unsettled(number(0x12000)));
+        blocks.apply(&event(RegionKind::Free, 0x20000, 0x1000, 0));
+        assert!(blocks.unsettled(number(0x12000)));
     }
 }

@@ -115,7 +115,7 @@ fn durations_match_table_2_of_paper_004() {
     assert!(errors.len() == 9 && mean < 0.05, "{mean}");
     let row = paper("memory-mode", 3000);
     assert!(!row.possible && row.seconds.is_none());
-    assert!(row.why_not.unwrap().starts_with("needs 3000.0 GiB and 11.7 GiB of page tables"));
+    assert!(row.why_not.unwrap().starts_with("needs 3000.0 GiB and 11.7 GiB of tables"));
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! if the order of references is fixed, its own starting point. See `docs/generate.md`.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::Path;
 
 use nearfar_schema::{
@@ -371,21 +372,21 @@ pub fn generate(
 
 /// The command line of `params`.
 fn command(name: &str, params: &Params) -> Vec<String> {
-    let mut words = vec![
-        format!("generate {name}"),
-        format!("--refs {}", params.refs),
-        format!("--pages {}", params.pages),
-        format!("--page-bytes {}", params.page_bytes),
-        format!("--seed {}", params.seed),
-        format!("--write-ratio {}", params.write_ratio),
-        format!("--threads {}", params.threads),
-    ];
+    let mut words = vec!["nearfar".to_owned(), "generate".to_owned(), name.to_owned()];
+    let mut option =
+        |flag: &str, value: &dyn Display| words.extend([flag.into(), value.to_string()]);
+    option("--refs", &params.refs);
+    option("--pages", &params.pages);
+    option("--page-bytes", &params.page_bytes);
+    option("--seed", &params.seed);
+    option("--write-ratio", &params.write_ratio);
+    option("--threads", &params.threads);
     for spec in own_specs() {
-        words.extend(params.own.get(spec.name).map(|value| format!("{} {value}", spec.flag())));
+        if let Some(value) = params.own.get(spec.name) {
+            option(&spec.flag(), value);
+        }
     }
-    std::iter::once("nearfar".to_owned())
-        .chain(words.iter().flat_map(|word| word.split(' ').map(str::to_owned)))
-        .collect()
+    words
 }
 
 #[cfg(test)]

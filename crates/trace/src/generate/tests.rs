@@ -254,7 +254,7 @@ fn invalid_parameters_are_refused() {
             Params { own: own("stride", 8), ..good() },
             "--stride: zipf takes no such option (strided",
         ),
-        ("strided", Params { own: own("stride", 0), ..good() }, "--stride: 0 is not"),
+        ("strided", Params { own: own("stride", 0), ..good() }, "--stride: '0' is not"),
         ("strided", Params { own: own("stride", 12), ..good() }, "--stride: 12 is not"),
         ("strided", Params { own: own("stride", 1 << 20), ..good() }, "--stride: 1048576 is not"),
         ("uniform", Params { own: own("alpha", 1.0), ..good() }, "--alpha: uniform takes no such"),

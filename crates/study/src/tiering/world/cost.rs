@@ -57,12 +57,11 @@ impl World {
         let (busy_from, busy_to) = (self.traffic(from), self.traffic(to));
         let nodes = &self.hardware.nodes;
         let ps = nodes[from].copy_ps(&nodes[to], bytes, busy_from, busy_to);
-        if self.running.is_some() {
+        if self.by_kernel() {
             self.moved[from] += bytes as f64 * nodes[from].local.read.busy_ps;
             self.moved[to] += bytes as f64 * nodes[to].local.write.busy_ps;
-        }
-        // Copies by a thread of the program are part of its load.
-        if !self.by_kernel() {
+        } else {
+            // Copies by a thread of the program are part of its load.
             self.copied(from, to, frames);
         }
         self.charge(ps);
