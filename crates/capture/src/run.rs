@@ -25,7 +25,7 @@ use crate::sample::{Rate, counts};
 use crate::schedule::{Due, Schedule, Start, TimeSpan};
 use crate::shared::Shared;
 use crate::streams::{Remaining, Streams};
-use crate::target::{Launch, Target, kill_with_parent};
+use crate::target::{Launch, Target, has_ended, kill_with_parent};
 use crate::vm::{Guest, Ports, Signals, Vm, VmStart};
 
 /// What to capture and where to.
@@ -350,14 +350,6 @@ fn end_program(pid: u32, ended: &AtomicBool) {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
-}
-
-/// Whether a process that is not our child has ended, perhaps as a zombie.
-fn has_ended(pid: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
-    // `PID (NAME) STATE ...`
-    let after = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    matches!(after.as_bytes().first(), None | Some(b'Z' | b'X'))
 }
 
 fn finish(

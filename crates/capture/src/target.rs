@@ -1,6 +1,7 @@
 //! What is captured, a program or a virtual machine, and the QEMU command that runs it.
 
 use std::ffi::OsString;
+use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -110,4 +111,12 @@ pub(crate) fn kill_with_parent(command: &mut Command) {
     };
     // SAFETY: `set_signal` neither allocates nor takes locks.
     unsafe { command.pre_exec(set_signal) };
+}
+
+/// Whether a process that is not our child has ended, perhaps as a zombie.
+pub(crate) fn has_ended(pid: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    // `PID (NAME) STATE ...`
+    let after = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    matches!(after.as_bytes().first(), None | Some(b'Z' | b'X'))
 }
