@@ -83,6 +83,13 @@ fn reopen(vcpu: u32) -> Stream {
     unsafe { Stream::of(vcpu) }
 }
 
+/// In a forked child, before anything else: its stream.
+fn stream_of_child() -> Stream {
+    Recorder::installed().unwrap().after_fork_in_child();
+    // SAFETY: opened again, and the parent's handle is not used in the child.
+    unsafe { Stream::of(recorder::current_vcpu()) }
+}
+
 fn write(stream: &mut Stream, thread: u64, words: u64) {
     (0..words).for_each(|number| stream.put(word(thread, number).0));
 }
@@ -139,9 +146,7 @@ fn writer() {
             // SAFETY: the child only writes to mapped memory, and exits.
             match unsafe { libc::fork() } {
                 0 => {
-                    recorder.after_fork_in_child();
-                    // SAFETY: opened again, and the parent's handle is not used here.
-                    let mut stream = unsafe { Stream::of(recorder::current_vcpu()) };
+                    let mut stream = stream_of_child();
                     write(&mut stream, 1, SHORT);
                     stream.close();
                     // SAFETY: ends the process.

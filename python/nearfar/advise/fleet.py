@@ -77,14 +77,16 @@ def share(value: str | float, flag: str) -> float:
     Raises:
         NearfarError: it is not one; the message names ``flag``.
     """
-    if isinstance(value, str):
-        text = value.strip()
-    else:
-        text = f"{100 * value:.13f}".rstrip("0").rstrip(".") + "%"
+    text = value.strip() if isinstance(value, str) else share_text(value)
     match = _PERCENT.fullmatch(text)
     if match is None or not float(match[1]) < 100:
         raise NearfarError(f"{flag}: {text[:40]!r} is not a share below 100 %; write 5%")
     return float(match[1]) / 100
+
+
+def share_text(value: float) -> str:
+    """A share as text that :func:`share` reads, such as ``5%``."""
+    return f"{100 * value:.13f}".rstrip("0").rstrip(".") + "%"
 
 
 def read(path: str | Path, defaults: Mapping[str, str]) -> list[Vm]:

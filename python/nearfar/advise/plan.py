@@ -12,7 +12,7 @@ from nearfar import _engine
 from nearfar import machine as machines
 from nearfar.advise import by_machine
 from nearfar.advise.architectures import transparent
-from nearfar.advise.fleet import Vm, distinct, inputs_of, share
+from nearfar.advise.fleet import Vm, distinct, inputs_of, share, share_text
 from nearfar.advise.fleet import read as read_fleet
 from nearfar.advise.options import IDLE, MEMORY, PAPERS
 from nearfar.advise.prediction import check_model
@@ -84,7 +84,7 @@ def _parsed(options: declared.Options) -> declared.Options:
         NearfarError: unknown option, or ``min_gain`` is not a share.
     """
     parsed = complete(declared.OPTIONS, options)
-    parsed["min_gain"] = f"{100 * share(parsed['min_gain'], '--min-gain'):.15g}%"
+    parsed["min_gain"] = share_text(share(parsed["min_gain"], "--min-gain"))
     parsed["sizes"] = written(parsed["sizes"])
     storage = parsed["storage"]
     parsed["storage"] = None if storage is None else list_of(storage)

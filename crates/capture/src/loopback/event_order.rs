@@ -1,6 +1,7 @@
 //! Tests that a trace keeps the order of events. The threads of a process execute the steps of a
 //! script one at a time, so the order is known.
 
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::AtomicUsize;
@@ -10,7 +11,9 @@ use nearfar_trace::{RegionEvent, RegionKind};
 use proptest::prelude::*;
 
 use super::stream::Stream;
-use super::{Received, child_can_start_threads, recorder, reopen, run_and_receive};
+use super::{
+    Received, child_can_start_threads, recorder, reopen, run_and_receive, stream_of_child,
+};
 use crate::layout::{CHUNK_WORDS, FOLLOW, SIZE_SHIFT, origin, what};
 
 /// The action of a step.
@@ -115,6 +118,15 @@ pub(super) fn perform(text: &str, killed: bool) {
     }
 }
 
+/// Wait for a child, and report that.
+fn wait_for(child: libc::pid_t, stream: &mut Stream) {
+    // SAFETY: our child; its status is ignored.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    stream.begin_fence();
+    stream.event(&[what::WAITED, u64::from(child.cast_unsigned())], b"");
+    stream.end_fence();
+}
+
 /// In the writing process: fork a child, which writes words and then ends or executes another
 /// program. The parent writes before the fork, and again after it has waited for the child.
 pub(super) fn fork_child(program: Option<Command>) {
@@ -125,9 +137,7 @@ pub(super) fn fork_child(program: Option<Command>) {
     // SAFETY: the child only writes to memory that it has, and exits.
     match unsafe { libc::fork() } {
         0 => {
-            recorder::Recorder::installed().unwrap().after_fork_in_child();
-            // SAFETY: opened anew, and the parent's handle is not used here.
-            let mut stream = unsafe { Stream::of(0) };
+            let mut stream = stream_of_child();
             (0..100_000).for_each(|_| stream.put(load(1)));
             if let Some(mut program) = program {
                 stream.note(what::EXEC, b"program");
@@ -140,11 +150,7 @@ pub(super) fn fork_child(program: Option<Command>) {
         }
         child => {
             stream.after_fork(Some(child.cast_unsigned()));
-            // SAFETY: our child; its status is ignored.
-            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
-            stream.begin_fence();
-            stream.event(&[what::WAITED, u64::from(child.cast_unsigned())], b"");
-            stream.end_fence();
+            wait_for(child, &mut stream);
             (0..100_000).for_each(|_| stream.put(load(2)));
             stream.end(true);
         }
@@ -155,36 +161,23 @@ pub(super) fn fork_child(program: Option<Command>) {
 /// writes again after it has waited for the child.
 pub(super) fn fork_parallel_child() {
     let mut stream = reopen(0);
-    let (mut ends, mut byte) = ([0; 2], 0_u8);
-    // SAFETY: an array of two.
-    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    let (mut is_written, mut written) = std::io::pipe().unwrap();
     stream.before_fork(origin::FORK);
     // SAFETY: the child only writes to memory that it has, and exits.
     match unsafe { libc::fork() } {
         0 => {
-            recorder::Recorder::installed().unwrap().after_fork_in_child();
-            // SAFETY: opened anew, and the parent's handle is not used here.
-            let mut stream = unsafe { Stream::of(0) };
-            // SAFETY: the pipe is open; the byte is ours.
-            let got = unsafe { libc::read(ends[0], (&raw mut byte).cast(), 1) };
+            let mut stream = stream_of_child();
+            is_written.read_exact(&mut [0]).unwrap();
             (0..10).for_each(|_| stream.put(load(1)));
             stream.end(true);
             // SAFETY: ends the process.
-            unsafe { libc::_exit(i32::from(got != 1)) }
+            unsafe { libc::_exit(0) }
         }
         child => {
             stream.after_fork(Some(child.cast_unsigned()));
             (0..50).for_each(|_| stream.put(load(2)));
-            // SAFETY: the pipe is open, and the child is ours.
-            let sent = unsafe {
-                let sent = libc::write(ends[1], (&raw const byte).cast(), 1);
-                libc::waitpid(child, std::ptr::null_mut(), 0);
-                sent
-            };
-            assert_eq!(sent, 1);
-            stream.begin_fence();
-            stream.event(&[what::WAITED, u64::from(child.cast_unsigned())], b"");
-            stream.end_fence();
+            written.write_all(&[0]).unwrap();
+            wait_for(child, &mut stream);
             (0..50).for_each(|_| stream.put(load(3)));
             stream.end(true);
         }

@@ -161,8 +161,7 @@ fn fast_column(
     #[allow(deprecated)]
     let indexed = matches!(encoding, Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY);
     let (true, Some(table)) = (indexed, dictionary) else { return Ok(None) };
-    // The width of an index, then a run: bit 0 of its header is 0 for one repeated index, 1 for
-    // bit-packed groups of eight; the bits above are the number of repetitions or groups.
+    // The format of [`super::page`], with one run.
     let Some((&bits, rest)) = buf.split_first() else { return Ok(None) };
     let Some((header, length)) = read_varint(rest) else { return Ok(None) };
     let start = 1 + length;

@@ -18,9 +18,8 @@ impl World {
         Time::from_ps(std::mem::take(&mut self.charged).round() as u64)
     }
 
-    /// Remove a translation from all TLBs, and interrupt the program. The cost of a
-    /// migration, which callers charge, includes the shootdown of one core; with several threads, one more is
-    /// charged here.
+    /// Remove a translation from all TLBs, and interrupt the program. The cost of a migration, which callers
+    /// charge, includes the shootdown of one core; with several threads, one more is charged here.
     pub(super) fn flush(&mut self, page: Page) {
         self.flush_tlbs(page);
         if self.free_of_charge {
