@@ -219,7 +219,8 @@ def pretended(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 #: Enters the folder of the serial ports' files, found in QEMU's command line.
-ENTER_FOLDER = 'for word; do case $word in file:*) cd "$(dirname "${word#file:}")"; esac; done'
+#: It starts no process, which could outlive the script.
+ENTER_FOLDER = 'for word; do case $word in file:*) word=${word#file:}; cd "${word%/*}"; esac; done'
 
 
 @pytest.mark.parametrize(
