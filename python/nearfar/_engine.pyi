@@ -228,14 +228,14 @@ def paging(
     trace: str | PathLike[str],
     machines: Sequence[Machine],
     *,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     progress: Callable[[int], object] | None,
 ) -> str: ...
-def paging_options(machines: Sequence[Machine], *, options: Mapping[str, Any]) -> str: ...
+def paging_options(machines: Sequence[Machine], *, options: Mapping[str, object]) -> str: ...
 def paging_explain(
     trace: str | PathLike[str],
     *,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     progress: Callable[[int], object] | None,
     on: tuple[Machine, Sequence[int]] | None = None,
 ) -> str: ...
@@ -250,7 +250,7 @@ def ssd(
     trace: str | PathLike[str],
     machine: Machine,
     *,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     progress: Callable[[int], object] | None,
 ) -> str: ...
 
@@ -260,7 +260,7 @@ def thp(
     trace: str | PathLike[str],
     machine: Machine,
     *,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     progress: Callable[[int], object] | None,
 ) -> str: ...
 
@@ -336,7 +336,7 @@ def tiering_run(
     ],
     traces: Sequence[str | PathLike[str]],
     policy_scale: float | None,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     progress: Callable[[int], object] | None,
 ) -> str: ...
 
@@ -347,13 +347,13 @@ def workload_builtin() -> list[tuple[str, str]]: ...
 # numa.rs
 
 def numa_topology(machine: Machine) -> str: ...
-def numa_alloc(machine: Machine, *, options: Mapping[str, Any]) -> str: ...
+def numa_alloc(machine: Machine, *, options: Mapping[str, object]) -> str: ...
 def numa_run(
     machine: Machine,
     *,
     trace: str | PathLike[str] | None,
     bytes: int,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     progress: Callable[[int], object] | None,
 ) -> str: ...
 def numa_pair(
@@ -361,10 +361,10 @@ def numa_pair(
     *,
     traces: Sequence[str | PathLike[str] | None],
     bytes: Sequence[int],
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     progress: Callable[[int], object] | None,
 ) -> str: ...
-def numa_plan(*, options: Mapping[str, Any]) -> str: ...
+def numa_plan(*, options: Mapping[str, object]) -> str: ...
 def numa_weights(
     machine: Machine,
     *,

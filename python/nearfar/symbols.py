@@ -12,14 +12,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypedDict, TypeVar, cast
 
 from nearfar import _engine
 from nearfar.declared import explain as declared
 from nearfar.errors import NearfarError
-
-#: A block of instructions with the keys ``name``, ``offset`` and ``addr`` of :class:`Site`.
-S = TypeVar("S", bound=Mapping[str, Any])
 
 #: The distributions' folder of debug files.
 _SYSTEM: Final = Path("/usr/lib/debug")
@@ -42,13 +39,20 @@ class Costs(declared.TotalRow):
     share: float
 
 
-class Site(Costs):
+class Block(TypedDict):
     """A block of instructions: its region or file, its address, its offset in the file."""
 
     name: str
     program: str
     offset: int | None
     addr: int | None
+
+
+class Site(Costs, Block):
+    """A block of instructions and its costs."""
+
+
+B = TypeVar("B", bound=Block)
 
 
 class Code(NamedTuple):
@@ -127,12 +131,12 @@ class Symbols:
             names = [old or new for old, new in zip(names, more, strict=True)]
         return [None if name is None else Code(name, None, None) for name in names]
 
-    def codes(self, sites: Iterable[S]) -> Iterator[tuple[S, str, Code | None]]:
+    def codes(self, sites: Iterable[B]) -> Iterator[tuple[B, str, Code | None]]:
         """Each site with its file and its code, one file after the other.
 
         Code that was compiled at run time has no file, and a name only in perf maps.
         """
-        by_file: dict[str, list[S]] = {}
+        by_file: dict[str, list[B]] = {}
         for site in sites:
             by_file.setdefault(site["name"] if site["offset"] is not None else "", []).append(site)
         for file, group in by_file.items():

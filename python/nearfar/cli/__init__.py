@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from nearfar.cli import _streams
 from nearfar.cli._version import print_version
@@ -19,6 +19,7 @@ from nearfar.errors import NearfarError, no_memory, of_system
 
 if TYPE_CHECKING:
     import typer
+    from typer import _click as click
 
 EXIT_CODES: Final = {
     0: "success",
@@ -93,11 +94,12 @@ def _run() -> int:
 _WITH_PROGRAM: Final = ("capture", "size", "watch")
 
 
-def _unknown(error: Any) -> str:
+def _unknown(error: click.exceptions.NoSuchOption) -> str:
     """The message for an option that a command does not have."""
     import difflib
 
     context = error.ctx
+    assert context is not None
     known = [flag for param in context.command.params for flag in param.opts if flag[:2] == "--"]
     # A command may have advice on an option of a similar tool (`obj` in its SETTINGS).
     instead = (context.obj or {}).get(error.option_name)

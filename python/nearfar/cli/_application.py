@@ -7,7 +7,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 import typer.core
@@ -15,6 +15,9 @@ import typer.core
 from nearfar.cli._help import Command
 from nearfar.cli._shared import add_shared_options
 from nearfar.cli._version import print_version
+
+if TYPE_CHECKING:
+    from typer import _click as click
 
 
 def build() -> typer.Typer:
@@ -43,16 +46,16 @@ GROUPS: Final = {
 }
 
 
-class _Commands(Mapping[str, Any]):
+class _Commands(Mapping[str, click.Command]):
     """Every command by name; its file is imported on first use."""
 
     def __init__(self) -> None:
         files = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
         # `import_.py` is the command `import`.
         self._files = {file.rstrip("_"): file for file in files if not file.startswith("_")}
-        self._built: dict[str, Any] = {}
+        self._built: dict[str, click.Command] = {}
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> click.Command:
         if name not in self._built:
             self._built[name] = _command(name, self._files[name])
         return self._built[name]
@@ -75,11 +78,11 @@ class _Program(typer.core.TyperGroup):
     def __init__(self, **given: Any) -> None:
         super().__init__(**{**given, "commands": _Commands()})
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """The names; Typer's own method would import each command."""
         return list(self.commands)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = cast(_Commands, self.commands)
         for group, what in GROUPS.items():
             names = [name for name in commands if commands.group(name) == group]
@@ -89,7 +92,7 @@ class _Program(typer.core.TyperGroup):
                 formatter.write_dl([(n, commands[n].get_short_help_str(limit)) for n in names])
 
 
-def _command(name: str, file: str) -> Any:
+def _command(name: str, file: str) -> click.Command:
     module = importlib.import_module(f"{__package__}.{file}")
     holder = typer.Typer(rich_markup_mode=None)
     if hasattr(module, "APP"):  # a command with sub-commands
@@ -108,7 +111,7 @@ def _command(name: str, file: str) -> Any:
     return typer.main.get_group(holder).commands[name]
 
 
-def _summary(command: Callable[..., Any]) -> str:
+def _summary(command: Callable[..., object]) -> str:
     """The first paragraph of a command's help."""
     return " ".join((inspect.getdoc(command) or "").partition("\n\n")[0].split())
 

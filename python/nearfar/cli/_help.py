@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import typer.core
+
+if TYPE_CHECKING:
+    from typer import _click as click
 
 OPTIONS, OUTPUT, ADVANCED = "Options", "Output", "Advanced options"
 
@@ -55,12 +58,12 @@ def after_dashes() -> list[str] | None:
 class Command(typer.core.TyperCommand):
     """A command whose help lists options by section."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Note the words after `--` for :func:`after_dashes`."""
         _AFTER_DASHES[:] = [args[args.index("--") + 1 :]] if "--" in args else []
         return super().parse_args(ctx, args)
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {
             title: [] for title in ("Arguments", OPTIONS, OUTPUT, ADVANCED)
         }

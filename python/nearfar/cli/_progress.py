@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nearfar.errors import NearfarError
 from nearfar.output import watched
@@ -76,7 +76,7 @@ def live(view: Callable[[], RenderableType]) -> Iterator[Console]:
 
 
 def records(
-    trace: str | PathLike[str], options: Mapping[str, Any] | None = None, cells: int = 1
+    trace: str | PathLike[str], options: Mapping[str, object] | None = None, cells: int = 1
 ) -> int | None:
     """The number of references that a study reads from a trace; None if unknown.
 

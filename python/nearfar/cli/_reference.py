@@ -11,11 +11,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from nearfar.cli import EXIT_CODES, build
+
+if TYPE_CHECKING:
+    from typer import _click as click
 
 Entries = list[tuple[str, str]]
 
@@ -48,7 +51,7 @@ def commands() -> Iterator[Command]:
     yield from _walk(typer.main.get_command(build()), "nearfar", None)
 
 
-def _walk(command: Any, name: str, parent: Any) -> Iterator[Command]:
+def _walk(command: click.Command, name: str, parent: click.Context | None) -> Iterator[Command]:
     context = command.make_context(name, [], parent=parent, resilient_parsing=True)
     paragraphs = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
     entries: dict[str, Entries] = {"argument": [], "option": []}

@@ -60,7 +60,7 @@ SET = Annotated[
 Names = Callable[[], Iterable[tuple[str, str]]]
 
 
-def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., Any]:
+def add_shared_options(command: str, run: Callable[..., object]) -> Callable[..., object]:
     """Add the shared options to a command's function, and completion and sections to all options.
 
     Args:
@@ -94,7 +94,7 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
     adds_set = "machine" in signature.parameters and "set_" not in signature.parameters
 
     @functools.wraps(run)
-    def wrapped(*args: Any, **given: Any) -> Any:
+    def wrapped(*args: Any, **given: Any) -> object:
         from nearfar.output import add_inputs, choose
 
         for name in added:
@@ -125,19 +125,18 @@ def add_shared_options(command: str, run: Callable[..., Any]) -> Callable[..., A
     return wrapped
 
 
-def _inputs(given: Mapping[str, Any]) -> Iterable[str | Path]:
+def _inputs(given: Mapping[str, object]) -> Iterable[str | Path]:
     """A command's inputs, which no output replaces: paths, and texts that name a file or trace."""
     for name, value in given.items():
         if name in _OUTPUTS:
             continue
         for item in value if isinstance(value, list | tuple) else [value]:
             # A policy, say, may have the name of a folder, so a folder must be a trace.
-            is_input = (
+            if isinstance(item, Path) or (
                 isinstance(item, str)
                 and item
                 and (_is_file(item) or _is_file(f"{item}/trace.json"))
-            )
-            if isinstance(item, Path) or is_input:
+            ):
                 yield item
 
 

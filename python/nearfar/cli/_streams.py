@@ -6,7 +6,10 @@ import io
 import os
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, BinaryIO, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 class _Output(io.FileIO):
@@ -14,9 +17,9 @@ class _Output(io.FileIO):
 
     lost = False
 
-    def write(self, data: Any) -> int:
+    def write(self, data: ReadableBuffer) -> int:
         if self.lost:
-            return len(data)
+            return memoryview(data).nbytes
         try:
             return super().write(data)
         except OSError as error:
@@ -27,10 +30,10 @@ class _Output(io.FileIO):
 class _Messages(io.FileIO):
     """Standard error: messages that cannot be written are dropped."""
 
-    def write(self, data: Any) -> int:
+    def write(self, data: ReadableBuffer) -> int:
         with suppress(OSError):
             return super().write(data)
-        return len(data)
+        return memoryview(data).nbytes
 
 
 def prepare() -> None:
@@ -49,7 +52,7 @@ def prepare() -> None:
     sys.stderr.reconfigure(write_through=True)
 
 
-def _text(raw: Any, was: Any) -> io.TextIOWrapper:
+def _text(raw: BinaryIO, was: TextIO | None) -> io.TextIOWrapper:
     """A text stream with the encoding of ``was``; characters that it cannot encode are escaped."""
     encoding = "utf-8" if was is None else was.encoding
     return io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace")

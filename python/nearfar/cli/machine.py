@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -184,7 +184,7 @@ def _print_machine(one: Machine) -> None:
         show(table)
 
 
-def _flatten(prefix: str, section: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _flatten(prefix: str, section: Mapping[str, object]) -> list[tuple[str, str, str]]:
     rows = []
     for key, value in section.items():
         path = f"{prefix}{key}"

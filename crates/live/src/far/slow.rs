@@ -30,6 +30,8 @@ struct Request {
     slot: Slot,
     began: u64,
     predicted_ns: u64,
+    /// Its slot was freed meanwhile, so what it will hold on arrival is another page.
+    is_freed: bool,
 }
 
 impl Slow {
@@ -69,6 +71,10 @@ impl Far for Slow {
 
     fn free(&mut self, slot: Slot) {
         self.ready.remove(&slot);
+        self.pending
+            .iter_mut()
+            .filter(|request| request.slot == slot)
+            .for_each(|request| request.is_freed = true);
         self.far.free(slot);
     }
 
@@ -85,7 +91,7 @@ impl Far for Slow {
             self.lacking.insert(slot);
             predicted_ns = predicted_ns.max(tier_ns);
         }
-        self.pending.push_back(Request { slot, began: now_ns, predicted_ns });
+        self.pending.push_back(Request { slot, began: now_ns, predicted_ns, is_freed: false });
         Ok(Fetch::Pending { predicted_ns })
     }
 
@@ -95,10 +101,12 @@ impl Far for Slow {
         for arrival in self.arrivals.drain(..) {
             self.lacking.remove(&arrival.slot);
         }
-        self.pending.retain(|&Request { slot, began, predicted_ns }| {
+        self.pending.retain(|&Request { slot, began, predicted_ns, is_freed }| {
             let waits = began + self.min_ns > now_ns || self.lacking.contains(&slot);
             if !waits {
-                self.ready.insert(slot);
+                if !is_freed {
+                    self.ready.insert(slot);
+                }
                 into.push(Arrival { slot, predicted_ns, took_ns: now_ns - began });
             }
             waits
@@ -121,5 +129,27 @@ impl Far for Slow {
 
     fn bytes(&self) -> u64 {
         self.far.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PAGE;
+    use crate::tests::Plain;
+
+    #[test]
+    fn a_page_in_the_slot_of_a_freed_one_takes_the_latency() {
+        let mut far = Plain::of(1, /* slow: */ true);
+        let mut arrivals = Vec::new();
+        let first = far.store(&[1; PAGE]).unwrap();
+        assert_eq!(far.fetch(first, 0), Ok(Fetch::Pending { predicted_ns: 700 }));
+        far.free(first);
+        assert_eq!(far.store(&[2; PAGE]), Ok(first));
+        far.arrived(700, &mut arrivals).unwrap();
+        assert_eq!(arrivals.iter().map(|one| one.slot).collect::<Vec<_>>(), [first]);
+        assert_eq!(far.fetch(first, 700), Ok(Fetch::Pending { predicted_ns: 700 }));
+        far.arrived(1400, &mut arrivals).unwrap();
+        assert_eq!(far.fetch(first, 1400), Ok(Fetch::Ready));
     }
 }

@@ -26,14 +26,14 @@ pub(crate) fn not_run(why: &str) {
 
 /// A far tier of at most `limit` pages in vectors.
 #[derive(Debug, Default)]
-struct Plain {
+pub(crate) struct Plain {
     pages: Vec<Option<Vec<u8>>>,
     limit: usize,
 }
 
 impl Plain {
     /// Its pages are ready at once or, if `slow`, after at least 700 ns.
-    fn of(limit: usize, slow: bool) -> Box<dyn Far> {
+    pub(crate) fn of(limit: usize, slow: bool) -> Box<dyn Far> {
         let plain = Box::new(Self { pages: Vec::new(), limit });
         if slow { Box::new(Slow::new(plain, 700)) } else { plain }
     }
