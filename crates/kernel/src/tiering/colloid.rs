@@ -5,7 +5,9 @@
 //! all nodes. While loads from the fast node take longer than from the slow one, no page is promoted,
 //! and a hot page of the fast node (its hint fault comes soon after arming) moves to the slower node
 //! (`should_numa_migrate_memory`, `numa_migrate_memory_away_target` in `kernel/sched/fair.c`).
-//! The latencies are read from the processor and smoothed (`colloid-mon`).
+//! The period of scans never changes, because hint faults are not counted (`task_numa_fault`: its README
+//! sets `numa_balancing` to 6, without `NUMA_BALANCING_NORMAL`). The latencies are read from the processor
+//! and smoothed (`colloid-mon`).
 
 use super::autonuma::{Autonuma, AutonumaKnobs};
 use super::knobs::Knobs;
@@ -42,6 +44,7 @@ pub static POLICY: PolicyEntry = PolicyEntry {
         let knobs = ColloidKnobs::read(settings)?;
         let (mut autonuma, first_scan) = Autonuma::new(settings, mem)?;
         autonuma.scanner.arm_all_nodes();
+        autonuma.scanner.fix_period();
         let monitor = mem.spawn("colloid-mon", Context::Kernel);
         let first = mem.now().plus(knobs.sample_period);
         let colloid = Colloid { autonuma, knobs, monitor, latencies: [0.0; 2] };
@@ -92,7 +95,6 @@ impl Policy for Colloid {
         if !self.is_congested() {
             return self.autonuma.hint_fault(mem, page, write);
         }
-        self.autonuma.scanner.fault(mem.now());
         if node != NodeId::FAST {
             self.autonuma.update_threshold(mem);
         } else if self.autonuma.is_recent(mem, page)

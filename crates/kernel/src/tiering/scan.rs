@@ -52,6 +52,8 @@ pub struct Scanner {
     passed: bool,
     /// Whether pages of the fast node are armed too.
     all_nodes: bool,
+    /// Whether the period never changes.
+    fixed: bool,
     /// Scans of a pass that arm nothing; `None` before Linux 6.12.
     idle: Option<u64>,
     /// Remaining scans of this pass that arm nothing.
@@ -90,6 +92,7 @@ impl Scanner {
             period,
             passed: false,
             all_nodes: false,
+            fixed: false,
             idle: None,
             idle_left: 0,
             due: Time::default(),
@@ -105,6 +108,11 @@ impl Scanner {
         self.all_nodes = true;
     }
 
+    /// Keep the initial period: hint faults are not counted.
+    pub fn fix_period(&mut self) {
+        self.fixed = true;
+    }
+
     /// Scan as Linux 6.12 does, with `idle` scans in each pass for mappings that do not fault
     /// (`task_numa_work`, `vma_pids_forced`).
     pub fn follow_linux_6_12(&mut self, idle: u64) {
@@ -118,7 +126,7 @@ impl Scanner {
 
     /// Record a hint fault; since Linux 5.18, one that has moved its page up (`task_numa_fault`).
     pub fn fault(&mut self, now: Time) {
-        if self.passed {
+        if self.passed && !self.fixed {
             self.passed = false;
             self.period = self.period.plus(self.period).min(self.max_period);
             if self.idle.is_some() {
@@ -241,6 +249,16 @@ mod tests {
             }
             // Everything is armed: a scan looks at all 24 pages and arms none.
             assert_eq!(scan(&mut scanner, &mut memory), (vec![], us(period)));
+        }
+    }
+
+    #[test]
+    fn a_fixed_period_stays() {
+        let (mut scanner, mut memory) = scanner_and_memory();
+        scanner.fix_period();
+        for _ in 0..6 {
+            assert_eq!(scan(&mut scanner, &mut memory).1, us(20));
+            scanner.fault(memory.now());
         }
     }
 
