@@ -66,8 +66,8 @@ pub struct Chunk {
     pub changes: Vec<(usize, Changed)>,
     /// Reads of files, each with the index of the next touch, which causes it.
     pub fetches: Vec<(usize, Fetch)>,
-    /// Times in which no thread runs, each with the index of the next touch.
-    pub idle: Vec<(usize, Idle)>,
+    /// Times in which no thread runs, each with the indices of the next touch and of the next change.
+    pub idle: Vec<(usize, usize, Idle)>,
     /// The ages of the caches at every [`AGED`] touches.
     pub ages: Vec<Ages>,
 }
@@ -175,7 +175,7 @@ impl Touches {
         if before == 0
             && let Some(parallel) = self.parallel.next()
         {
-            chunk.idle.push((0, Idle { ns: 0, parallel: Some(parallel) }));
+            chunk.idle.push((0, 0, Idle { ns: 0, parallel: Some(parallel) }));
         }
         while self.records - before < CHUNK {
             let (Some(mut current), Some(mut groups)) = (self.group.take(), self.groups.take())
@@ -206,11 +206,10 @@ impl Touches {
         for next in events.among(batch.len()) {
             match next {
                 Next::Event(event) if event.event == RegionKind::Idle => {
-                    // This adds touches, so earlier changes have lower indices and come first.
                     self.leave(chunk);
                     // `to` of an idle event is its duration.
                     let idle = Idle { ns: event.to, parallel: self.parallel.next() };
-                    chunk.idle.push((chunk.touches.len(), idle));
+                    chunk.idle.push((chunk.touches.len(), chunk.changes.len(), idle));
                 }
                 Next::Event(event) => {
                     self.leave(chunk);

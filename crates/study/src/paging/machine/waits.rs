@@ -214,16 +214,20 @@ impl<'a> PageSize<'a> {
 
     pub fn chunk(&mut self, chunk: &Chunk, watch: &mut impl Watch) {
         let mut aged = std::mem::take(&mut self.aged);
-        let mut changes = chunk.changes.iter().peekable();
+        // The number of changes that were applied.
+        let mut applied = 0;
         let mut fetches = chunk.fetches.iter().peekable();
         let mut idle = chunk.idle.iter().peekable();
         for (index, touch) in chunk.touches.iter().enumerate() {
-            while let Some((_, idle)) = idle.next_if(|(before, _)| *before <= index) {
+            while let Some((_, next, idle)) = idle.next_if(|(before, ..)| *before <= index) {
+                self.changes(&chunk.changes[applied..*next], Some(touch.thread), watch);
+                applied = *next;
                 self.idle(*idle);
             }
-            while let Some((_, change)) = changes.next_if(|(before, _)| *before <= index) {
-                self.watched_change(change, Some(touch.thread), watch);
-            }
+            let later = &chunk.changes[applied..];
+            let due = later.iter().take_while(|(before, _)| *before <= index).count();
+            self.changes(&later[..due], Some(touch.thread), watch);
+            applied += due;
             while let Some((_, fetch)) = fetches.next_if(|(before, _)| *before <= index) {
                 self.fetch(*fetch, touch.thread, touch.instructions);
             }
@@ -241,8 +245,12 @@ impl<'a> PageSize<'a> {
             self.touch(touch, &mut aged);
             watch.touched(index, || self.costs());
         }
-        changes.for_each(|(_, change)| self.watched_change(change, None, watch));
-        idle.for_each(|(_, idle)| self.idle(*idle));
+        for (_, next, idle) in idle {
+            self.changes(&chunk.changes[applied..*next], None, watch);
+            applied = *next;
+            self.idle(*idle);
+        }
+        self.changes(&chunk.changes[applied..], None, watch);
         self.aged = aged;
     }
 
@@ -253,6 +261,15 @@ impl<'a> PageSize<'a> {
 
     pub fn shift(&self) -> u32 {
         self.shift
+    }
+
+    fn changes(
+        &mut self,
+        changes: &[(usize, Changed)],
+        thread: Option<u32>,
+        watch: &mut impl Watch,
+    ) {
+        changes.iter().for_each(|(_, change)| self.watched_change(change, thread, watch));
     }
 
     fn watched_change(&mut self, change: &Changed, thread: Option<u32>, watch: &mut impl Watch) {
