@@ -165,7 +165,7 @@ def test_wrong_options_are_refused_before_the_bare_run(
 def test_a_share_that_is_too_little_is_refused(nearfar: Run) -> None:
     done = nearfar("run", "--fast", "1%", "--", "true")
     _, says = done.stderr.splitlines()
-    assert done.returncode == 2 and "--fast: 1% of the program's peak resident set (" in says
+    assert done.returncode == 2 and "--fast: 1% of the program's peak private memory (" in says
 
 
 @needs_userfaultfd

@@ -98,7 +98,7 @@ class _Meter:
 
 
 def is_share(fast: str | int) -> bool:
-    """Whether fast memory is a share of the program's peak resident set.
+    """Whether fast memory is a share of the program's peak private memory.
 
     Raises:
         NearfarError: it is not a size.

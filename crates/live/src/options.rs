@@ -25,7 +25,7 @@ nearfar_schema::options! {
     /// The options of `nearfar run` as given.
     pub struct RunOptions {
         /// Fast memory of each process: a size (512M), or a share (50%) of the largest process's peak
-        /// resident set.
+        /// private memory.
         fast: OneMemory = required(),
         /// Far tier, for the rest of the memory; file:PATH makes a file, umd:MACHINE simulates an SSD, node:N
         /// is a memory node.
@@ -112,21 +112,22 @@ impl Value for Tier {
 }
 
 impl RunOptions {
-    /// Resolve a percentage as `--fast` to bytes, for a program with a peak resident set of `resident` bytes.
-    /// The option is still recorded as given.
+    /// Resolve a percentage as `--fast` to bytes. The option is still recorded as given.
+    ///
+    /// `private`: the peak private memory of the program's largest process, in bytes.
     ///
     /// # Errors
     /// The result is less than the minimum.
-    pub fn resolved(mut self, resident: u64) -> Result<Self> {
+    pub fn resolved(mut self, private: u64) -> Result<Self> {
         if let MemorySize::Fraction(part) = self.fast.size {
             // Round up to whole pages.
-            let pages = (resident as f64 * part / PAGE as f64).ceil() as u64;
+            let pages = (private as f64 * part / PAGE as f64).ceil() as u64;
             let bytes = pages.saturating_mul(PAGE as u64);
             if bytes < MIN_FAST {
                 let what = format!(
-                    "{} of the program's peak resident set ({} KiB) is less than 1 MiB",
+                    "{} of the program's peak private memory ({} KiB) is less than 1 MiB",
                     self.fast.text.trim(),
-                    resident >> 10
+                    private >> 10
                 );
                 return Err(Error::input("--fast", what, "give more, such as 64M"));
             }
@@ -195,7 +196,7 @@ impl RunOptions {
         let fast = match self.fast.size {
             MemorySize::Bytes(bytes) => bytes,
             MemorySize::Fraction(_) => {
-                let what = "is a share of the program's peak resident set, which is not known";
+                let what = "is a share of the program's peak private memory, which is not known";
                 return Err(Error::input("--fast", what, "give a size, such as 64M"));
             }
         };
@@ -352,7 +353,7 @@ mod tests {
             assert_eq!(options.plain()["fast"], fast);
         }
         let text = given("10%").resolved(8 << 20).unwrap_err().to_string();
-        let says = "--fast: 10% of the program's peak resident set (8192 KiB) is less than 1 MiB";
+        let says = "--fast: 10% of the program's peak private memory (8192 KiB) is less than 1 MiB";
         assert!(text.starts_with(says) && !text.contains('\n'), "{text}");
     }
 
