@@ -15,7 +15,7 @@ from nearfar.filter import view_of
 from nearfar.result import Result
 from nearfar.schema import Column, Rows, takes
 from nearfar.strict import parse_json, read_trace
-from nearfar.symbols import Block, Symbols
+from nearfar.symbols import HotSite, Symbols
 
 if TYPE_CHECKING:
     import pyarrow
@@ -125,13 +125,6 @@ class Content(TypedDict, total=False):
     heatmap: HeatMap
 
 
-class HotBlock(Block):
-    """A block of instructions that touches a hot part, by the part's index."""
-
-    part: int
-    samples: int
-
-
 class Info(dict[str, Any], Result):
     """The summary of a trace, by the keys of ``docs/info.md``.
 
@@ -209,14 +202,14 @@ def info(
 
 
 def _name_functions(
-    parts: Sequence[declared.HotRow], sites: Sequence[HotBlock], trace: Path
+    parts: Sequence[declared.HotRow], sites: Sequence[HotSite], trace: Path
 ) -> None:
     """Set, in each hot part, the function that touches it most, from sampled code ``sites``."""
     source = parse_json(read_trace(trace))
     symbols = Symbols(source.get("build_ids", {}), maps=trace.glob("perf-*.map"))
     counts: list[Counter[str]] = [Counter() for _ in parts]
     for site, file, code in symbols.codes(sites):
-        function = hex(site["addr"] or 0) if code is None else code.function
+        function = hex(site["addr"]) if code is None else code.function
         library = f" in {Path(file or site['name']).name}" if file or code is None else ""
         counts[site["part"]][function + library] += site["samples"]
     for part, count in zip(parts, counts, strict=True):

@@ -39,7 +39,7 @@ class Costs(declared.TotalRow):
     share: float
 
 
-class Block(TypedDict):
+class Site(Costs):
     """A block of instructions: its region or file, its address, its offset in the file."""
 
     name: str
@@ -48,11 +48,18 @@ class Block(TypedDict):
     addr: int | None
 
 
-class Site(Costs, Block):
-    """A block of instructions and its costs."""
+class HotSite(TypedDict):
+    """A block of instructions as :class:`Site`, with references to a hot part by its index."""
+
+    name: str
+    program: str
+    offset: int | None
+    addr: int
+    part: int
+    samples: int
 
 
-B = TypeVar("B", bound=Block)
+S = TypeVar("S", Site, HotSite)
 
 
 class Code(NamedTuple):
@@ -131,12 +138,12 @@ class Symbols:
             names = [old or new for old, new in zip(names, more, strict=True)]
         return [None if name is None else Code(name, None, None) for name in names]
 
-    def codes(self, sites: Iterable[B]) -> Iterator[tuple[B, str, Code | None]]:
+    def codes(self, sites: Iterable[S]) -> Iterator[tuple[S, str, Code | None]]:
         """Each site with its file and its code, one file after the other.
 
         Code that was compiled at run time has no file, and a name only in perf maps.
         """
-        by_file: dict[str, list[B]] = {}
+        by_file: dict[str, list[S]] = {}
         for site in sites:
             by_file.setdefault(site["name"] if site["offset"] is not None else "", []).append(site)
         for file, group in by_file.items():

@@ -46,7 +46,7 @@ GROUPS: Final = {
 }
 
 
-class _Commands(Mapping[str, click.Command]):
+class _Commands(Mapping[str, "click.Command"]):
     """Every command by name; its file is imported on first use."""
 
     def __init__(self) -> None:

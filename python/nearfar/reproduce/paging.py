@@ -222,7 +222,7 @@ def figures(evidence: Evidence) -> list[Figure]:
                     evidence.times(name, nvm),
                     evidence.predicted(name, nvm, evidence.setting.memory),
                 )
-                for name in PAPER_000[:4]
+                for name in PAPER_000
             ],
         },
     ]

@@ -3,7 +3,8 @@
 Asks a control group to reclaim a little of its memory (``memory.reclaim``, since Linux 5.19),
 waits, and reads the refaults of ``memory.stat`` and ``memory.pressure``. Steps are small at first,
 because even the first may reclaim used memory, and grow to 1 % of memory while the target hardly
-stalls. Ends when the target stalls for :data:`STALL` of the time: it is slowed down by as much.
+stalls and the budget suffices. Ends when the target stalls for :data:`STALL` of the time: it is
+slowed down by as much.
 Sets no limit, so nothing has to be restored; reclaimed memory returns when it is used.
 
 Do not use: for what must not stall. The result is never below the memory that was left at the end.
@@ -84,7 +85,8 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
             progress(found)
             if stalled / 1e6 >= STALL:
                 break
-            step = next_step(step, stalled / 1e6)
+            dear = time.thread_time() - cost > share * found.seconds
+            step = next_step(step, stalled / 1e6, dear=dear)
     except OSError:
         found.ended = True
     found.last = read(target.pids()) or found.last
@@ -120,11 +122,17 @@ def spread(group: Path, count: float, due: float, stalled: int) -> float:
     return due
 
 
-def next_step(step: float, stalled: float) -> float:
-    """The step after ``step`` (shares of memory), which stalled for a share of the time."""
-    if stalled < STALL / 4:
-        return min(2 * step, STEPS[1])
-    return max(step / 2, STEPS[0]) if stalled >= STALL / 2 else step
+def next_step(step: float, stalled: float, *, dear: bool = False) -> float:
+    """The next step, as a share of memory.
+
+    Args:
+        step: the last one.
+        stalled: the share of its time in which tasks stalled.
+        dear: squeezing takes more processor time than the budget.
+    """
+    if dear or stalled >= STALL / 2:
+        return max(step / 2, STEPS[0])
+    return min(2 * step, STEPS[1]) if stalled < STALL / 4 else step
 
 
 def reclaim(group: Path, count: int) -> None:
