@@ -145,8 +145,12 @@ def sysfs(root: Path) -> Path:
     folder = root / "devices" / "system" / "node"
     for number, row in SLIT.items():
         node = folder / f"node{number}"
-        best = node / "access0" / "initiators"
-        best.mkdir(parents=True)
+        # A device is nearer to node 2 than any processor.
+        device = node / "access0" / "initiators"
+        best = node / "access1" / "initiators" if number == 2 else device
+        for initiators in {device, best}:
+            initiators.mkdir(parents=True)
+            (initiators / "read_latency").write_text("90\n")
         (node / "meminfo").write_text(f"Node {number} MemTotal:  {(number + 1) << 20} kB\n")
         (node / "cpulist").write_text({0: "0-1\n", 1: "2,3\n"}.get(number, "\n"))
         (node / "distance").write_text(" ".join(map(str, row)) + "\n")

@@ -101,6 +101,9 @@ def test_the_answers_name_the_latency_of_each_machine(both: PagingResult) -> Non
     assert lines[-1] == f"Latency of memory: {', '.join(each)}."
     part = paging(GNUGO, machine="nvme,zen4-vm", memory="50%", page_sizes="4K")
     assert answers.answers(findings.by_place(part))[-1] == lines[-1]
+    assert findings.of_first_machine(part) == " (nvme)"
+    model = paging(GNUGO, machine="nvme,zen4-vm", view="paper", memory="50%", page_sizes="4K")
+    assert findings.of_first_machine(model) == ""
     one = paging(GNUGO, machine="nvme", **OPTIONS)
     assert not any("Latency" in line for line in answers.answers(one))
 

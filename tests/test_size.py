@@ -268,12 +268,13 @@ def test_a_page_size_that_costs_too_much_memory_is_not_advised() -> None:
         ("/dev/zram0 partition 100 0 100\n/dev/sda2 partition 100 0 -2\n", "zram"),
         ("/dev/nvme0n1p3 partition 100 0 -2\n", "nvme"),
         ("/dev/sda2 partition 100 0 -2\n", "hdd"),
+        ("/dev/md0 partition 100 0 -2\n", "hdd"),
         ("/swapfile file 100 0 -2\n", "nvme"),
     ],
 )
 def test_swap_of_this_machine(tmp_path: Path, table: str, found: str) -> None:
     (tmp_path / "swaps").write_text(f"Filename Type Size Used Priority\n{table}")
-    for disk, rotates in (("sda", 1), ("nvme0n1", 0)):
+    for disk, rotates in (("sda", 1), ("md0", 1), ("nvme0n1", 0)):
         (tmp_path / disk / "queue").mkdir(parents=True)
         (tmp_path / disk / "queue" / "rotational").write_text(f"{rotates}\n")
     assert swap.usual(tmp_path / "swaps", tmp_path) == found

@@ -25,7 +25,7 @@ def _column(name: str, arrow: str, unit: str, what: str, more: Attributes) -> Co
 
 
 def text(name: str, what: str, **more: Unpack[Attributes]) -> Column:
-    """Text; with ``python``, a value of that type that tables hold as text."""
+    """Text. ``python``: the type in Python of values that only tables hold as text."""
     return _column(name, "string", "", what, more)
 
 

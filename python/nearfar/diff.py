@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict, Unpack, cast
 
+from nearfar.columns import integer, number, text
 from nearfar.declared import diff as declared
 from nearfar.errors import NearfarError, unknown
 from nearfar.result import Result
 from nearfar.run_folder import Run, open_run
-from nearfar.schema import Column, Option, Rows, complete, takes
+from nearfar.schema import Option, Rows, complete, takes
 from nearfar.sizes import list_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _ROUNDING: Final = 1e-12
 #: A cell of a table, and a row of any study.
 Value: TypeAlias = str | float | None
 Row: TypeAlias = Mapping[str, Value]
-#: A column whose values pair rows; of a tuple, the first column that is not null.
+#: A column whose values pair rows. A tuple has the value of its first column that is not null.
 KeyColumn: TypeAlias = str | tuple[str, ...]
 Key: TypeAlias = tuple[Value, ...]
 
@@ -52,19 +53,32 @@ OPTIONS: Final = (
 TABLES: Final = {
     "rows": Rows(
         columns=(
-            Column("metric", "string", False, "", "Name of the compared metric."),
-            Column("pairs", "int64", False, "", "Number of seeds that both runs have."),
-            Column("a", "double", False, "", "Mean of the metric in the first run.", "A"),
-            Column("b", "double", False, "", "Mean of the metric in the second run.", "B"),
-            Column("difference", "double", False, "", "Mean of b - a."),
-            Column("relative", "double", True, "of a", "`difference` as a share of a; null if a is "
-                   "0.", "change"),
-            Column("low", "double", True, "of a", "Lower end of the 95 % interval of `relative` "
-                   "over seeds; null for one seed.", "95 % interval"),
-            Column("high", "double", True, "of a", "Upper end of the 95 % interval of `relative` "
-                                                   "over seeds; null for one seed."),
-            Column("verdict", "string", False, "", "The second run against the first: `better`, "
-                                                   "`worse` or `unchanged`."),
+            text("metric", "Name of the compared metric."),
+            integer("pairs", "Number of seeds that both runs have."),
+            number("a", "Mean of the metric in the first run.", title="A"),
+            number("b", "Mean of the metric in the second run.", title="B"),
+            number("difference", "Mean of b - a."),
+            number(
+                "relative",
+                "`difference` as a share of a; null if a is 0.",
+                "of a",
+                nullable=True,
+                title="change",
+            ),
+            number(
+                "low",
+                "Lower end of the 95 % interval of `relative` over seeds; null for one seed.",
+                "of a",
+                nullable=True,
+                title="95 % interval",
+            ),
+            number(
+                "high",
+                "Upper end of the 95 % interval of `relative` over seeds; null for one seed.",
+                "of a",
+                nullable=True,
+            ),
+            text("verdict", "The second run against the first: `better`, `worse` or `unchanged`."),
         ),
         keys=("metric",),
         metrics={"relative": "less"},
@@ -323,11 +337,11 @@ def _group(
     groups: dict[Key, dict[Value, Row]] = {}
     for row in rows:
         key = tuple(value_of(row, name) for name in keys)
-        of_seed = groups.setdefault(key, {})
+        by_seed = groups.setdefault(key, {})
         which = row.get(seed) if seed else None
-        if which in of_seed:
+        if which in by_seed:
             raise NearfarError(
                 f"{run.path}: two rows have the same keys: {', '.join(map(str, key))}"
             )
-        of_seed[which] = row
+        by_seed[which] = row
     return groups

@@ -111,10 +111,10 @@ def emitters() -> Iterable[Finding]:
     libvirt = "libvirt-clients libxml2-utils"
     yield _program("virt-xml-validate", used_for, libvirt, for_tests=True)
     yield _program("virt-xml", "the output of nearfar advise --emit libvirt", "virtinst")
-    boots = f"nearfar guest; nearfar capture --vm; make validate; {used_for}"
-    yield _program("qemu-system-x86_64", boots, "qemu-system-x86", version=True)
-    boots = "nearfar guest and nearfar capture --vm with --arch aarch64"
-    yield _program("qemu-system-aarch64", boots, "qemu-system-arm", version=True)
+    uses = f"nearfar guest; nearfar capture --vm; make validate; {used_for}"
+    yield _program("qemu-system-x86_64", uses, "qemu-system-x86", version=True)
+    uses = "nearfar guest and nearfar capture --vm with --arch aarch64"
+    yield _program("qemu-system-aarch64", uses, "qemu-system-arm", version=True)
     yield _program("systemd-analyze", used_for, "systemd", version=True, for_tests=True)
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, Unpack, cast
 
 from nearfar import _engine, regions, units
 from nearfar import paging_findings as findings
+from nearfar.columns import integer, number, text
 from nearfar.declared import explain as declared
 from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
@@ -42,7 +43,7 @@ from nearfar.paging import PagingResult, PagingRun, counts_whole
 from nearfar.regions import Explained
 from nearfar.result import Result
 from nearfar.run_folder import open_run
-from nearfar.schema import Column, Rows, takes
+from nearfar.schema import Rows, takes
 from nearfar.sizes import parse_memory
 from nearfar.strict import parse_json, read_trace
 from nearfar.symbols import Costs, Symbols, add, by_line
@@ -76,91 +77,124 @@ class ExplainRun(TypedDict):
     #: The time with 4 KiB pages, with ``--view machine``; None if this row has 4 KiB pages, or no
     #: row has.
     usual_ns: float | None
+    #: Whether events of the trace free pages.
     lifetimes: bool
 
 
 #: Counts of a region, an address range or a piece of code. In each column: name, type, nullable,
 #: unit, meaning, heading.
 _COUNTS: Final = (
-    Column("references", "int64", False, "", "References; 0 in tables of code, which do not "
-                                             "count them."),
-    Column("tlb_misses", "int64", False, "", "Page walks.", "TLB misses"),
-    Column("tlb_second_hits", "int64", False, "", "First-level TLB misses that hit the second "
-           "level."),
-    Column("faults", "int64", False, "", "Page faults."),
-    Column("first_touches", "int64", False, "", "First references to pages; with `--view "
-                                                "machine`, faults that read no device.",
-           "first touch"),
-    Column("zero_fills", "int64", False, "", "Faults on pages that are filled with zeros; 0 with "
-                                             "`--view machine`."),
-    Column("file_reads", "int64", False, "", "Faults that read a page of a file for the first "
-                                             "time; 0 with `--view machine`."),
-    Column("swap_ins", "int64", False, "", "Faults that read a page back from swap; with `--view "
-                                           "machine`, all faults that read a device."),
-    Column("file_rereads", "int64", False, "", "Faults that read an evicted page of a file "
-                                               "again; 0 with `--view machine`."),
-    Column("mapped", "int64", False, "", "First references to pages of files in a warm page "
-           "cache; not counted in `faults`; 0 with `--view machine`."),
-)  # fmt: skip
-_REGION: Final = Column("name", "string", False, "", "Name of the memory region.", "region")
+    integer("references", "References; 0 in tables of code, which do not count them."),
+    integer("tlb_misses", "Page walks.", title="TLB misses"),
+    integer("tlb_second_hits", "First-level TLB misses that hit the second level."),
+    integer("faults", "Page faults."),
+    integer(
+        "first_touches",
+        "First references to pages; with `--view machine`, faults that read no device.",
+        title="first touch",
+    ),
+    integer("zero_fills", "Faults on pages that are filled with zeros; 0 with `--view machine`."),
+    integer(
+        "file_reads",
+        "Faults that read a page of a file for the first time; 0 with `--view machine`.",
+    ),
+    integer(
+        "swap_ins",
+        "Faults that read a page back from swap; with `--view machine`, all faults that read a "
+        "device.",
+    ),
+    integer(
+        "file_rereads", "Faults that read an evicted page of a file again; 0 with `--view machine`."
+    ),
+    integer(
+        "mapped",
+        "First references to pages of files in a warm page cache; not counted in `faults`; 0 with "
+        "`--view machine`.",
+    ),
+)
+_REGION: Final = text("name", "Name of the memory region.", title="region")
 _COSTS: Final = (
-    Column(
-        "ns",
-        "double",
-        False,
+    number(
         "ns",
         "Time that this row adds to the mean time of a reference of the program.",
-        "time",
+        "ns",
+        title="time",
     ),
-    Column(
-        "share", "double", False, "", "`ns` as a share of the time that all misses and faults add."
-    ),
+    number("share", "`ns` as a share of the time that all misses and faults add."),
 )
 _PLACES: Final = Rows(
     columns=(
         _REGION,
-        Column("addr_low", "string", False, "", "Address of the first byte; hexadecimal text in "
-                                                "tables.",
-               "addresses", python="int"),
-        Column("addr_high", "string", False, "", "Address of the byte after the last; "
-                                                 "hexadecimal text in tables.", python="int"),
+        text(
+            "addr_low",
+            "Address of the first byte; hexadecimal text in tables.",
+            title="addresses",
+            python="int",
+        ),
+        text(
+            "addr_high",
+            "Address of the byte after the last; hexadecimal text in tables.",
+            python="int",
+        ),
         *_COUNTS,
         *_COSTS,
     ),
     keys=("name", "addr_low"),
     metrics={"ns": "less"},
-)  # fmt: skip
+)
 #: ``make declared`` writes these tables as ``nearfar.declared.explain``.
 TABLES: Final = {
     "rows": _PLACES,
     "terms": Rows(
         columns=(
-            Column("term", "string", False, "", "Name of the term."),
-            Column("part", "string", False, "", "Part of the time: address translation (`T_A`) "
-                                                "or data (`T_D`)."),
-            Column("formula", "string", True, "", "The term in the papers' equation; null with "
-                                                  "`--view "
-                   "machine`."),
-            Column("rate", "double", True, "per reference", "Events of the term per reference; "
-                                                            "null with "
-                   "`--view machine`."),
-            Column("each_ns", "double", True, "ns", "Time of one event of the term; null with "
-                                                    "`--view "
-                   "machine`."),
+            text("term", "Name of the term."),
+            text("part", "Part of the time: address translation (`T_A`) or data (`T_D`)."),
+            text(
+                "formula",
+                "The term in the papers' equation; null with `--view machine`.",
+                nullable=True,
+            ),
+            number(
+                "rate",
+                "Events of the term per reference; null with `--view machine`.",
+                "per reference",
+                nullable=True,
+            ),
+            number(
+                "each_ns",
+                "Time of one event of the term; null with `--view machine`.",
+                "ns",
+                nullable=True,
+            ),
             _COSTS[0],
-            Column("share", "double", False, "", "`ns` as a share of the time of a reference."),
-            Column("kernel_share", "double", True, "", "Share of `ns` that the guest's kernel "
-                                                       "causes; null where it is not counted, or "
-                                                       "without a trace of a virtual "
-                                                       "machine.", "kernel"),
-            Column("usual_ns", "double", True, "ns", "`ns` with 4 KiB pages; null unless the run "
-                                                     "has `--view machine` and 4 KiB pages, and "
-                                                     "another page size is explained.",
-                   "4 KiB"),
-            Column("saved_ns", "double", True, "ns", "`usual_ns` - `ns`; null if `usual_ns` is.",
-                   "saved"),
-            Column("gain", "double", True, "", "`saved_ns` as a share of the whole time with 4 KiB "
-                   "pages; null if `usual_ns` is."),
+            number("share", "`ns` as a share of the time of a reference."),
+            number(
+                "kernel_share",
+                "Share of `ns` that the guest's kernel causes; null where it is not counted, or "
+                "without a trace of a virtual machine.",
+                nullable=True,
+                title="kernel",
+            ),
+            number(
+                "usual_ns",
+                "`ns` with 4 KiB pages; null unless the run has `--view machine` and 4 KiB pages, "
+                "and another page size is explained.",
+                "ns",
+                nullable=True,
+                title="4 KiB",
+            ),
+            number(
+                "saved_ns",
+                "`usual_ns` - `ns`; null if `usual_ns` is.",
+                "ns",
+                nullable=True,
+                title="saved",
+            ),
+            number(
+                "gain",
+                "`saved_ns` as a share of the whole time with 4 KiB pages; null if `usual_ns` is.",
+                nullable=True,
+            ),
         ),
         keys=("term",),
         metrics={"ns": "less"},
@@ -168,9 +202,14 @@ TABLES: Final = {
     "sites": Rows(
         columns=(
             _REGION,
-            Column("addr", "string", True, "", "Address of the first byte of a block of "
-                                               "instructions; null for the sum of all further "
-                                               "blocks.", "code", python="int"),
+            text(
+                "addr",
+                "Address of the first byte of a block of instructions; null for the sum of all "
+                "further blocks.",
+                nullable=True,
+                title="code",
+                python="int",
+            ),
             *_COUNTS,
             *_COSTS,
         ),
@@ -179,14 +218,15 @@ TABLES: Final = {
     ),
     "functions": Rows(
         columns=(
-            Column("program", "string", False, "", "The program that executed the function."),
-            Column("library", "string", False, "", "File of the function's code; without one, "
-                                                   "its memory region.",
-                   "library"),
-            Column("function", "string", False, "", "Name of the function; without one, its "
-                                                    "address in the file."),
-            Column("file", "string", True, "", "Source file.", "source"),
-            Column("line", "int64", True, "", "Line in the source file."),
+            text("program", "The program that executed the function."),
+            text(
+                "library",
+                "File of the function's code; without one, its memory region.",
+                title="library",
+            ),
+            text("function", "Name of the function; without one, its address in the file."),
+            text("file", "Source file.", nullable=True, title="source"),
+            integer("line", "Line in the source file.", nullable=True),
             *_COUNTS,
             *_COSTS,
         ),
@@ -195,7 +235,7 @@ TABLES: Final = {
     ),
     "sizes": regions.SIZES,
     "total": Rows(columns=_COUNTS, keys=(), metrics={}),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -368,7 +408,7 @@ def explain(
 
 
 def _columns(places: Sequence[Mapping[str, object]], rows: Rows) -> list[dict[str, object]]:
-    """The declared columns of places that the engine counted."""
+    """Only the columns of ``rows``. ``places``: regions, ranges, blocks of code, or the total."""
     return [{column.name: place[column.name] for column in rows.columns} for place in places]
 
 

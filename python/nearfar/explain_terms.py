@@ -1,8 +1,8 @@
 """The terms of the time of a reference, for ``explain``.
 
-With ``--view machine`` the terms are columns of the row. Otherwise they are the terms of the
-access-time model of page-size advice (000, equations 1 to 3), which the engine applies
-(``crates/study/src/paging/table.rs``): a row has only their sums.
+With ``--view machine`` the terms are columns of the row. Otherwise a row has only their sums, and
+this module computes the terms again: equations 1 to 3 of paper 000 (``papers/README.md``), as the
+engine does (``crates/study/src/paging/table.rs``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Term:
     Attributes:
         part: ``T_A`` (translation) or ``T_D`` (data); formula: as in the paper.
         rate: events per reference; each_ns: the time of one event.
-        event: the name of the event's count; None if places do not count it.
+        event: the column that counts it for each region and piece of code; None without one.
     """
 
     name: str
@@ -102,7 +102,8 @@ def model_terms(
     else:
         faults = [("faults", "page faults", f"d t_IO({size})", read)]
     for event, name, formula, ns in faults:
-        # No row counts mapped pages; rows of older versions also lack the kinds of faults.
+        # No row counts page cache hits (``mapped``). Rows of older versions also lack the kinds of
+        # faults.
         known = None if event == "mapped" else row.get(event)
         rate = (total[event] if known is None else known) / row["references"]
         terms.append(Term(name, "T_D", formula, rate, ns, event))
@@ -129,8 +130,8 @@ def rows_of(
     for term in terms:
         if term.rate or term.event in always:
             row = term.row(total_ns)
-            # Terms without an event have rate 1, so the kernel's share of references applies;
-            # except write-backs, which are not counted by place.
+            # Terms without an event have rate 1, so the kernel's share of references applies.
+            # Write-backs are the exception: the kernel's part of them is not counted.
             count = term.event or ("references" if term.rate == 1 else None)
             if of_vm and count is not None:
                 row["kernel_share"] = _share(counts["kernel"][count], counts["total"][count])
@@ -143,8 +144,8 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def cost_ns(place: declared.TotalRow, terms: Sequence[Term]) -> float:
-    """Nanoseconds that the events of a place cost."""
-    # T_A + T_D: the engine adds the model's time in this order.
+    """Nanoseconds that events cost; ``place``: counts of a region, a range or a piece of code."""
+    # First T_A, then T_D, as in the engine: the order affects the rounding of the sum.
     return sum(
         sum(place[term.event] * term.each_ns for term in terms if term.event and term.part == part)
         for part in ("T_A", "T_D")
@@ -193,6 +194,7 @@ def kernel_shares(counts: Explained, instructions: int) -> dict[str, float | Non
         instructions: of the whole trace.
     """
     kernel, total = counts["kernel"], counts["total"]
+    # ``given_ps``: time of faults that read no device; ``swap_ins``: all faults that read one.
     without_device = _share(kernel["given_ps"], total["given_ps"])
     return {
         "cpu_ns": _share(counts["kernel_instructions"], instructions),

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from nearfar import damo
+from nearfar.columns import byte_size, integer
 from nearfar.result import Result
-from nearfar.schema import Column, Rows
+from nearfar.schema import Rows
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,41 +32,20 @@ _Z: Final = 1.96
 
 #: In each column: name, type, nullable, unit, meaning.
 _BOUNDS: Final = (
-    Column(
-        "low_bytes",
-        "int64",
-        False,
-        "bytes",
-        "Lower bound (95 %) of the memory accessed in a sampling interval.",
-    ),
-    Column(
+    byte_size("low_bytes", "Lower bound (95 %) of the memory accessed in a sampling interval."),
+    byte_size(
         "likely_bytes",
-        "int64",
-        False,
-        "bytes",
         "Memory accessed in a sampling interval, estimate: share of samples with an access x "
         "region size.",
     ),
-    Column(
-        "high_bytes",
-        "int64",
-        False,
-        "bytes",
-        "Upper bound (95 %) of the memory accessed in a sampling interval.",
-    ),
+    byte_size("high_bytes", "Upper bound (95 %) of the memory accessed in a sampling interval."),
 )
 ROWS: Final = Rows(
     columns=(
-        Column("start_ns", "int64", False, "ns", "Start of the interval, since the record began."),
-        Column("end_ns", "int64", False, "ns", "End of the interval, since the record began."),
+        integer("start_ns", "Start of the interval, since the record began.", "ns"),
+        integer("end_ns", "End of the interval, since the record began.", "ns"),
         *_BOUNDS,
-        Column(
-            "seen_bytes",
-            "int64",
-            False,
-            "bytes",
-            "Total size of the regions with an access: `wss` of damo.",
-        ),
+        byte_size("seen_bytes", "Total size of the regions with an access: `wss` of damo."),
     ),
     keys=("start_ns",),
     metrics={},
@@ -81,10 +61,10 @@ class HeatResult(Result):
         targets: processes, or address spaces.
         snapshots: aggregation intervals.
         sample_ns: sampling interval.
-        sample_assumed: whether that is DAMON's default, as the record does not say.
+        sample_assumed: whether ``sample_ns`` is DAMON's default, because the record has none.
         samples: maximum number of samples in a snapshot.
         monitored_bytes: mean size of the memory that DAMON monitored.
-        working_set: bytes of the regions with an access, by statistic, as damo's ``wss``.
+        working_set: damo's ``wss``, bytes of regions with an access: mean, percentiles, ``most``.
         rows: heat by time.
         pieces: heat by address.
     """
@@ -113,7 +93,7 @@ class HeatResult(Result):
 
 
 def bounds(hits: int, samples: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of the share of a region's pages that is accessed at a time.
+    """Wilson's 95 % interval of the share of a region's pages accessed in a sampling interval.
 
     Each sample looks at one page, at random, so ``hits`` of ``samples`` is binomial.
     """

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict, Unpack, cast
 
 from nearfar import _engine
+from nearfar.columns import text
 from nearfar.declared import info as declared
 from nearfar.filter import view_of
 from nearfar.result import Result
-from nearfar.schema import Column, Rows, takes
+from nearfar.schema import Rows, takes
 from nearfar.strict import parse_json, read_trace
 from nearfar.symbols import HotSite, Symbols
 
@@ -23,17 +24,14 @@ if TYPE_CHECKING:
 #: In each column: name, type, nullable, unit, meaning.
 _ROWS: Final = Rows(
     columns=(
-        Column(
+        text(
             "section",
-            "string",
-            False,
-            "",
-            "Key of the table or list in the summary "
-            "(`--format json`); `trace` for a single value.",
+            "Key of the table or list in the summary (`--format json`); `trace` for a single "
+            "value.",
         ),
-        Column("item", "string", False, "", "Name or number of the item of a list; else empty."),
-        Column("quantity", "string", False, "", "Name of the value."),
-        Column("value", "string", False, "", "A number or text, as text."),
+        text("item", "Name or number of the item of a list; else empty."),
+        text("quantity", "Name of the value."),
+        text("value", "A number or text, as text."),
     ),
     keys=("section", "item", "quantity"),
     metrics={},
@@ -42,7 +40,7 @@ TABLES: Final = {"rows": _ROWS}
 
 
 class Verified(TypedDict):
-    """A file of a trace without errors; ``rows``: its records or events."""
+    """A file of a trace in which ``verify`` found no error; ``rows``: its records or events."""
 
     file: str
     bytes: int
@@ -51,7 +49,7 @@ class Verified(TypedDict):
 
 
 class Thread(TypedDict):
-    """A thread of the program, or a task of a virtual machine, which has a name."""
+    """A thread of the program, or a task of a virtual machine; only a task has a ``name``."""
 
     index: int
     process: int
@@ -101,7 +99,7 @@ class Source(TypedDict):
 
 
 class Content(TypedDict, total=False):
-    """The keys of an :class:`Info` that reports read."""
+    """The keys of an :class:`Info` that the report modules read."""
 
     trace: str
     filter: str
@@ -204,7 +202,7 @@ def info(
 def _name_functions(
     parts: Sequence[declared.HotRow], sites: Sequence[HotSite], trace: Path
 ) -> None:
-    """Set, in each hot part, the function that touches it most, from sampled code ``sites``."""
+    """Set ``function`` of each hot part: the one with most references in the sample ``sites``."""
     source = parse_json(read_trace(trace))
     symbols = Symbols(source.get("build_ids", {}), maps=trace.glob("perf-*.map"))
     counts: list[Counter[str]] = [Counter() for _ in parts]

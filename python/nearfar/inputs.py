@@ -107,11 +107,11 @@ def pdf(path: Path, *, seed: int = 1, pages: int = 10, pixels: int = 600) -> Non
     objects[0] = b"<< /Type /Catalog /Pages 2 0 R >>"
     objects[1] = f"<< /Type /Pages /Kids [{' '.join(kids)}] /Count {pages} >>".encode()
     objects[2] = b"<< /Type /Font /Subtype /Type1 /BaseFont /Times-Roman >>"
-    out, places = bytearray(b"%PDF-1.4\n"), []
+    out, offsets = bytearray(b"%PDF-1.4\n"), []
     for number, body in enumerate(objects, 1):
-        places.append(len(out))
+        offsets.append(len(out))
         out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
-    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
     count, end = len(objects) + 1, len(out)
     out += f"xref\n0 {count}\n0000000000 65535 f \n{table}".encode()
     out += f"trailer << /Size {count} /Root 1 0 R >>\nstartxref\n{end}\n%%EOF\n".encode()

@@ -3,7 +3,7 @@
 A model is a sum of one or two terms ``coefficient * exp(rate * t)``. For given rates the best
 coefficients follow by linear least squares, so only the rates are searched (variable projection): a
 grid of plausible pairs, then Levenberg-Marquardt from the best and from a few random pairs.
-Problems differ in the weights of the points: leave-one-out fits are problems of one search.
+Problems share the points and differ in their weights: all leave-one-out fits are one search.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
-#: Maximum rate times distance of two points: a steeper term would fit one point only.
+#: Maximum of a rate times the distance of neighbouring points: a steeper term would fit one only.
 _STEEPEST: Final = math.log(1e6)
 #: Starts of a search from the grid, and random ones.
 _STARTS: Final = 8

@@ -21,8 +21,9 @@ from typing import Final
 from nearfar.errors import NearfarError, of_system
 from nearfar.processes import children, handling, running
 
-#: The library that `nearfar run` preloads, and its variable (``crates/live/src/setup.rs``).
+#: The library that `nearfar run` preloads.
 LIBRARY: Final = Path(__file__).parent / "_live" / "libnearfar_preload.so"
+#: The environment variable of that library (``crates/live/src/setup.rs``).
 _VARIABLE: Final = "NEARFAR_RUN"
 
 #: Minimum and maximum seconds between samples of the program's memory.
@@ -142,12 +143,12 @@ def _environment() -> dict[str, str]:
 
 def _watch(pid: int) -> int:
     """Wait for a process to end; returns the peak private memory of the largest in its tree."""
-    process = os.pidfd_open(pid)
+    pidfd = os.pidfd_open(pid)
     processes = {pid: _Memory()}
     peak, interval = 0, 0.0
     try:
         poll = select.poll()
-        poll.register(process, select.POLLIN)
+        poll.register(pidfd, select.POLLIN)
         while not poll.poll(1000 * interval):
             began = time.thread_time()
             for number, memory in tuple(processes.items()):
@@ -158,7 +159,7 @@ def _watch(pid: int) -> int:
             wanted = (time.thread_time() - began) / _SHARE
             interval = min(max(_INTERVAL[0], wanted), _INTERVAL[1])
     finally:
-        os.close(process)
+        os.close(pidfd)
     return max([peak, *(memory.private for memory in processes.values())])
 
 
@@ -190,7 +191,7 @@ class _Memory:
         values = {name: 1024 * int(number) for name, number in _STATUS.findall(text)}
         # A zombie has none of these.
         if "VmHWM" in values:
-            # Not the maximum: execve resets VmHWM.
+            # Not the maximum: execve resets VmHWM, and an older value is of another program.
             self.total = values["VmHWM"]
             self.sampled = max(self.sampled, values.get("RssAnon", 0))
             self.files = max(self.files, values.get("RssFile", 0) + values.get("RssShmem", 0))

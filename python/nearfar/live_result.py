@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from nearfar import _engine
+from nearfar.columns import byte_size, integer, number, text
 from nearfar.declared import run as declared
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
-from nearfar.schema import Column, Rows
+from nearfar.schema import Rows
 from nearfar.strict import Json
 from nearfar.units import duration, size
 
@@ -29,76 +30,145 @@ _COMPRESSES: Final = ("zstd", "lz4")
 TABLES: Final = {
     "rows": Rows(
         columns=(
-            Column("command", "string", False, "", "Program and arguments."),
-            Column("policy", "string", False, "", "Tiering policy."),
-            Column("knobs", "string", False, "", "Knobs of the policy that were set."),
-            Column("far", "string", False, "", "Far tier."),
-            Column("budget_bytes", "int64", False, "bytes", "Fast memory of each process.",
-                   "budget"),
-            Column("far_size_bytes", "int64", False, "bytes",
-                   "Maximum memory of each process in the far tier, before compression.",
-                   "far size"),
-            Column("far_latency_ns", "int64", False, "ns",
-                   "Minimum time to move a page to or from the far tier.", "far latency"),
-            Column("epf", "string", False, "",
-                   "Value of --epf: when threads sleep, instead of busy-waiting, for a far page."),
-            Column("seconds", "double", False, "s", "Wall time of the program, from start to "
-                                                    "end.", "time"),
-            Column("user_seconds", "double", False, "s",
-                   "User CPU time of the program and its managers.", "user"),
-            Column("system_seconds", "double", False, "s",
-                   "System CPU time of the program and its managers.", "system"),
-            Column("manager_seconds", "double", False, "s",
-                   "CPU time of the managers, included in user and system time; without up to 40 "
-                   "ms at the end of each manager.", "manager"),
-            Column("exit_code", "int64", False, "",
-                   "Exit code of the program; 128 + N if signal N ended it."),
-            Column("why", "string", True, "", "Why nearfar ended the program; null if it did not."),
-            Column("images", "int64", False, "", "Number of managed process images; each `exec` "
-                                                 "starts another."),
-            Column("fast_bytes", "int64", False, "bytes",
-                   "Peak fast memory, sampled.", "fast"),
-            Column("far_pages_bytes", "int64", False, "bytes",
-                   "Peak memory in the far tier, shadows included, before compression.", "far"),
-            Column("window_bytes", "int64", False, "bytes",
-                   "Peak size of the window: far pages mapped without a promotion.", "window"),
-            Column("far_bytes", "int64", False, "bytes",
-                   "Peak size of the far tier, after compression.", "far takes"),
-            Column("alone_seconds", "double", True, "s",
-                   "Wall time without nearfar; null unless `--alone` is given or `--fast` is a "
-                   "share.",
-                   "bare"),
-            Column("alone_exit_code", "int64", True, "", "Exit code of the program without "
-                                                         "nearfar; null without such a run."),
-            Column("alone_bytes", "int64", True, "bytes",
-                   "Peak private memory of the program's largest process without nearfar; null "
-                   "without such a run.", "bare memory"),
-            Column("slowdown", "double", True, "",
-                   "`seconds` / `alone_seconds`; null without `alone_seconds`, or if exit codes "
-                   "differ."),
-            Column("resident_bytes", "int64", True, "bytes",
-                   "Peak private resident memory of all processes, sampled.", "resident"),
-            Column("resident_processes", "int64", True, "",
-                   "Managed processes at the peak of `resident_bytes`."),
-            Column("unmanaged_bytes", "int64", True, "bytes",
-                   "Part of `resident_bytes` in mappings that are not managed.", "not managed"),
-            Column("held_bytes", "int64", True, "bytes",
-                   "Part of `resident_bytes` that cannot move: locked, pinned by I/O, or shared "
-                   "with a child.",
-                   "held"),
-            *(Column(name, "int64", False, "", what) for name, what in _engine.live_counters()),
+            text("command", "Program and arguments."),
+            text("policy", "Tiering policy."),
+            text("knobs", "Knobs of the policy that were set."),
+            text("far", "Far tier."),
+            byte_size("budget_bytes", "Fast memory of each process.", title="budget"),
+            byte_size(
+                "far_size_bytes",
+                "Maximum memory of each process in the far tier, before compression.",
+                title="far size",
+            ),
+            integer(
+                "far_latency_ns",
+                "Minimum time to move a page to or from the far tier.",
+                "ns",
+                title="far latency",
+            ),
+            text(
+                "epf",
+                "Value of --epf: when threads sleep, instead of busy-waiting, for a far page.",
+            ),
+            number("seconds", "Wall time of the program, from start to end.", "s", title="time"),
+            number(
+                "user_seconds", "User CPU time of the program and its managers.", "s", title="user"
+            ),
+            number(
+                "system_seconds",
+                "System CPU time of the program and its managers.",
+                "s",
+                title="system",
+            ),
+            number(
+                "manager_seconds",
+                "CPU time of the managers, included in user and system time; without up to 40 ms "
+                "at the end of each manager.",
+                "s",
+                title="manager",
+            ),
+            integer("exit_code", "Exit code of the program; 128 + N if signal N ended it."),
+            text("why", "Why nearfar ended the program; null if it did not.", nullable=True),
+            integer("images", "Number of managed process images; each `exec` starts another."),
+            byte_size("fast_bytes", "Peak fast memory, sampled.", title="fast"),
+            byte_size(
+                "far_pages_bytes",
+                "Peak memory in the far tier before compression, with shadows (copies of promoted "
+                "pages).",
+                title="far",
+            ),
+            byte_size(
+                "window_bytes",
+                "Peak size of the window: far pages mapped without a promotion.",
+                title="window",
+            ),
+            byte_size(
+                "far_bytes", "Peak size of the far tier, after compression.", title="far takes"
+            ),
+            number(
+                "alone_seconds",
+                "Wall time without nearfar; null unless `--alone` is given or `--fast` is a share.",
+                "s",
+                nullable=True,
+                title="bare",
+            ),
+            integer(
+                "alone_exit_code",
+                "Exit code of the program without nearfar; null without such a run.",
+                nullable=True,
+            ),
+            byte_size(
+                "alone_bytes",
+                "Peak private memory of the program's largest process without nearfar; null "
+                "without such a run.",
+                nullable=True,
+                title="bare memory",
+            ),
+            number(
+                "slowdown",
+                "`seconds` / `alone_seconds`; null without `alone_seconds`, or if exit codes "
+                "differ.",
+                nullable=True,
+            ),
+            byte_size(
+                "resident_bytes",
+                "Peak private resident memory of all processes, sampled.",
+                nullable=True,
+                title="resident",
+            ),
+            integer(
+                "resident_processes",
+                "Managed processes at the peak of `resident_bytes`.",
+                nullable=True,
+            ),
+            byte_size(
+                "unmanaged_bytes",
+                "Part of `resident_bytes` in mappings that are not managed.",
+                nullable=True,
+                title="not managed",
+            ),
+            byte_size(
+                "held_bytes",
+                "Part of `resident_bytes` that cannot move: locked, pinned by I/O, or shared with "
+                "a child.",
+                nullable=True,
+                title="held",
+            ),
+            *(integer(name, what) for name, what in _engine.live_counters()),
         ),
-        keys=("command", "policy", "knobs", "far", "budget_bytes", "far_size_bytes",
-              "far_latency_ns", "epf"),
+        keys=(
+            "command",
+            "policy",
+            "knobs",
+            "far",
+            "budget_bytes",
+            "far_size_bytes",
+            "far_latency_ns",
+            "epf",
+        ),
         metrics={
             name: "less"
-            for name in ("seconds", "user_seconds", "system_seconds", "manager_seconds", "faults",
-                         "promotions", "hint_faults", "shadow_faults", "aborts", "window_faults",
-                         "far_loads", "far_stores", "fast_bytes", "far_bytes", "slowdown",
-                         "resident_bytes")
+            for name in (
+                "seconds",
+                "user_seconds",
+                "system_seconds",
+                "manager_seconds",
+                "faults",
+                "promotions",
+                "hint_faults",
+                "shadow_faults",
+                "aborts",
+                "window_faults",
+                "far_loads",
+                "far_stores",
+                "fast_bytes",
+                "far_bytes",
+                "slowdown",
+                "resident_bytes",
+            )
         },
     ),
-}  # fmt: skip
+}
 
 
 class LiveRun(Run, total=False):
@@ -145,7 +215,8 @@ class Outcome(FolderResult):
         counters: event counts of all processes, by name (docs/run.md).
         images: process images that were managed; ``execve`` starts another image.
         fast_bytes: peak of fast memory, sampled.
-        far_pages_bytes: peak of memory in the far tier, shadows included, before compression.
+        far_pages_bytes: peak of memory in the far tier before compression, with shadows (copies of
+            promoted pages).
         window_bytes: peak size of the window, far memory that was mapped without a promotion.
         far_bytes: peak size of the far tier.
         seconds: wall time.

@@ -1,4 +1,4 @@
-"""Watch a run from another process.
+"""Watch a run of ``nearfar run`` from another process.
 
 >>> import nearfar.live_watch
 >>> nearfar.live_watch.snapshot(1234).table                     # doctest: +SKIP
@@ -53,8 +53,9 @@ class Snapshot(Result):
     """The state of a run at one moment.
 
     Attributes:
-        run: launcher, seconds since the start, policy, far tier, budgets of a process, number of
-            process images so far; whether and how the run has ended.
+        run: PID of the launcher (``nearfar run``), seconds since the start, policy, far tier,
+            memory limits of a process, number of process images so far; whether and how the run
+            has ended.
         rows: the whole run, then each running process (docs/run.md describes the keys).
     """
 

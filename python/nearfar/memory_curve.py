@@ -96,7 +96,7 @@ class MemoryCurve:
     def enough(self, slowdown: float) -> Memory | None:
         """The smallest memory such that it and all larger ones have at most this slowdown.
 
-        None if the largest has more, which requires a ``base``.
+        None if the largest has more, which is possible only with a ``base``.
         """
         smallest = None
         for memory, slower in reversed(self.slowdowns):
@@ -117,6 +117,6 @@ class MemoryCurve:
 
 
 def slowdown(run: Run, options: Iterable[Option]) -> float:
-    """The slowdown that the option of a run allows: 0.05 is 5 %."""
+    """The slowdown that the run's option ``slowdown`` allows: 0.05 is 5 %."""
     value = run.get("options", {}).get("slowdown", default(options, "slowdown"))
     return float(value.rstrip("%")) / 100 if isinstance(value, str) else float(value)

@@ -1,6 +1,6 @@
 """How TLB miss rate and page fault rate follow from page size.
 
-The forms are those of page-size advice (000) and TLB and fault models (001).
+The formulas are those of two papers: page-size advice (000), and TLB and fault models (001).
 
 ========================  ======================  ===========================
 model                     formula                 quantity
@@ -339,7 +339,7 @@ def _solve(
     intervals = None
     if len(distinct) > model.parameters:
         low, high = bounds(t)
-        # A rate at its limit fits one point: the data do not determine it.
+        # At a limit of the search, a term fits one point only: the data do not determine its rate.
         if (rates[0] > low).all() and (rates[0] < high).all():
             intervals = _intervals(
                 model, t, coefficients[0], rates[0], residuals, weights[0], freedom
@@ -360,13 +360,13 @@ def _judge(
     values: Array,
     residuals: Array,
     quality: Mapping[str, float | None],
-    sizes: int,
+    size_count: int,
     intervals: object,
 ) -> tuple[str, str]:
-    if sizes <= model.parameters:
+    if size_count <= model.parameters:
         return "bad", (
-            f"{sizes} page sizes for {model.parameters} coefficients: the curve passes through "
-            f"them in any case; measure {model.parameters + 1} or more"
+            f"{size_count} page sizes for {model.parameters} coefficients: the curve passes "
+            f"through them in any case; measure {model.parameters + 1} or more"
         )
     r2, loo = quality["r2"], quality["loo_rmse"]
     share = math.inf if loo is None else loo / float(np.ptp(values))
@@ -399,8 +399,8 @@ def _judge(
     if close:
         reason += f"; every point within {100 * CLOSE:.0f} %"
     if not close and relative > FAIR[2]:
-        # For ``power``; the others have met a stricter limit. Users predict with a "good" fit, so
-        # all sizes must be predicted well.
+        # Only a ``power`` fit can be good here: the others had to meet a stricter limit. Users
+        # predict with a "good" fit, so all sizes must be predicted well.
         verdict = "fair" if verdict == "good" else verdict
     fitted = values - residuals
     if (fitted < -0.01 * float(np.ptp(values))).any():

@@ -75,9 +75,9 @@ def claimed(path: Path, *, force: bool, holds: str | None = None) -> Iterator[Pa
 
     Args:
         path: the output.
-        force: replace a file, or a folder with a file ``holds``. Inputs and files in traces are
-            never replaced.
-        holds: a file in every such folder; None if ``path`` is a file.
+        force: replace a file, or a folder with a file ``holds``. Inputs, and files in trace
+            folders, are never replaced.
+        holds: name of a file that every such folder has; None if ``path`` is a file.
 
     Raises:
         NearfarError: the path is not allowed or not writable.
@@ -95,7 +95,7 @@ def claimed(path: Path, *, force: bool, holds: str | None = None) -> Iterator[Pa
 
 
 def write_whole(path: Path, text: str, *, force: bool) -> None:
-    """Write a text file atomically; as :func:`claimed`."""
+    """Write a text file atomically; it replaces what :func:`claimed` replaces."""
     with claimed(path, force=force) as temporary:
         # Names in the text may not be UTF-8.
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -146,7 +146,7 @@ def start_share(usual: declared.Row) -> float:
 
 
 def start_gain(row: declared.Row, usual: declared.Row) -> float:
-    """The share of the time in which memory is filled that a page size saves."""
+    """How much less time filling memory takes than with 4 KiB pages, as a share."""
     before = usual.get("start_ns")
     return 1.0 - (row.get("start_ns") or 0.0) / before if before else 0.0
 

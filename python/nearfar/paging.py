@@ -46,7 +46,7 @@ ALL_REFERENCES: Final[str] = default(declared.OPTIONS, "filter")
 
 
 class LeftOut(TypedDict):
-    """A page size of which a sample gives no rows.
+    """A page size without rows, because the trace is a sample of 4 KiB pages.
 
     ``least_memory`` is the smallest memory with which it has a row; None if no memory is enough.
     """
@@ -82,7 +82,7 @@ class PagingRun(Run, total=False):
 
     references: int
     footprint_bytes: int
-    #: Whether pages are freed, as the events of the trace say.
+    #: Whether the study follows the trace's events that map and free pages.
     pages_end: bool
     #: The peak resident set; None unless memory sizes are shares of it.
     peak_resident_bytes: int | None
@@ -166,8 +166,8 @@ class PagingResult(FolderResult):
     ) -> declared.Row:
         """The row of the best page size, of a storage, memory size and machine if given.
 
-        Of several memory sizes or storages, that with the shortest time;
-        :func:`nearfar.page_choice.choose` chooses the page size.
+        The fastest row decides which of several storages, memory sizes and machines is taken.
+        :func:`nearfar.page_choice.choose` then chooses the page size.
 
         Raises:
             NearfarError: there is no such row.
@@ -183,7 +183,7 @@ class PagingResult(FolderResult):
             raise NearfarError("best: no such storage, memory fraction or machine in this result")
 
         fastest = min(rows, key=lambda row: (row["total_ns"], row["page_bytes"]))
-        candidates = [row for row in rows if _place(row) == _place(fastest)]
+        candidates = [row for row in rows if _setup(row) == _setup(fastest)]
         return choose(candidates, whole=counts_whole(self.run)).row
 
     @property
@@ -191,7 +191,7 @@ class PagingResult(FolderResult):
         """The best page size of each machine, storage and memory size."""
         groups: dict[object, list[declared.Row]] = {}
         for row in self.rows:
-            groups.setdefault(_place(row), []).append(row)
+            groups.setdefault(_setup(row), []).append(row)
         choices = [choose(rows, whole=counts_whole(self.run)) for rows in groups.values()]
         return [
             {
@@ -210,14 +210,14 @@ class PagingResult(FolderResult):
         return self._html(heatmap=heatmap)
 
 
-def _place(row: declared.Row) -> object:
+def _setup(row: declared.Row) -> object:
     """Machine, storage and memory size of a row."""
     # Runs of older versions lack ``machine``.
     return row.get("machine"), row["storage"], row["memory_bytes"], row["memory_fraction"]
 
 
 def counts_whole(run: Run) -> bool:
-    """Whether page sizes are chosen by the whole run (``--whole``)."""
+    """Whether the choice of page sizes counts the time to fill memory, too (``--whole``)."""
     return bool(run.get("options", {}).get("whole"))
 
 
@@ -243,12 +243,12 @@ def paging(
     wanted = list_of(options.get("storage") or ())
     hosts = machines.paging_machines(options.get("machine"), wanted)
     values.pop("machine", None)
-    filtered = options.get("filter", ALL_REFERENCES)
-    if len(hosts) > 1 and filtered != ALL_REFERENCES:
+    filter_name = options.get("filter", ALL_REFERENCES)
+    if len(hosts) > 1 and filter_name != ALL_REFERENCES:
         raise NearfarError(
-            f"--filter {filtered}: {len(hosts)} machines have different caches; give one machine"
+            f"--filter {filter_name}: {len(hosts)} machines have different caches; give one machine"
         )
-    with view(path, filtered, hosts[0], progress) as opened:
+    with view(path, filter_name, hosts[0], progress) as opened:
         text = _engine.paging(opened.path, hosts, options=values, progress=progress)
     return _result(path, hosts, opened.sentence, text, time.monotonic() - began)
 
@@ -256,12 +256,12 @@ def paging(
 def _result(
     path: Path, hosts: list[machines.Machine], references: str, text: str, seconds: float
 ) -> PagingResult:
-    """The result from the engine's answer ``text``; ``references`` describes the references."""
+    """The result from the engine's answer ``text``; ``references`` says which references it has."""
     from nearfar.fit import fit_rows
 
     answer: Json = json.loads(text)
     rows: list[declared.Row] = answer["rows"]
-    # The first machine; with `--view paper`, all machines have equal rates.
+    # Fit the first machine's rates: with `--view paper`, those of all machines are equal.
     first = [row for row in rows if row["machine"] == hosts[0].name]
     fits = [plain_fit(fit) for fit in fit_rows(first)]
     run = provenance(
@@ -316,8 +316,8 @@ def machine_warnings(run: Run) -> list[str]:
     hosts = run.get("machines") or {run["machine"]: run["machine_description"]}
     parsed = [machines.Machine.from_json(name, json.dumps(host)) for name, host in hosts.items()]
     lacking = {host.name: host.processor_lacks() for host in parsed}
-    # None: it lacks nothing. If one machine lacks its processor, the papers' model gives the times
-    # of all.
+    # None: the machine lacks nothing. If one machine lacks a processor, the papers' model gives
+    # the times of all.
     mixed = None in lacking.values()
     for name, described in hosts.items():
         of_user = name not in machines.names()

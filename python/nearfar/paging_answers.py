@@ -1,6 +1,7 @@
 """Recommendations from a paging result: page size, memory size, storage.
 
-A result of several machines must come from :func:`nearfar.paging_findings.by_place`.
+Pass a result of several machines through :func:`nearfar.paging_findings.by_place` first: it
+renames storages so that they show their machines.
 """
 
 from __future__ import annotations
@@ -132,8 +133,8 @@ def _of_sample(result: PagingResult) -> str:
 def gain_interval(usual: declared.Row, row: declared.Row) -> tuple[float, float, float]:
     """The share of the time with ``usual`` that ``row`` saves: low end, estimate, high end (95 %).
 
-    Both rows are estimates from a sample. The interval is conservative: both rows share the
-    bursts, so their errors partly cancel.
+    Both rows are estimates from a sample. The interval is conservative: it ignores that their
+    errors partly cancel, as both come from the same sampled references.
     """
     (least, ns, most), (usual_least, usual_ns, usual_most) = map(_times, (row, usual))
     return 1 - most / usual_least, 1 - ns / usual_ns, 1 - least / usual_most
@@ -213,7 +214,7 @@ def _enough(curve: MemoryCurve, limit: float) -> Memory:
 
 
 def _storage(curves: Sequence[MemoryCurve], limit: float) -> str:
-    """The storages by time, with the memory that is enough on the best of them."""
+    """The storages by time, with the least memory that is enough on one of them."""
     memory = min((_enough(curve, limit) for curve in curves), key=lambda memory: memory.bytes)
     times = sorted((dict(curve.times)[memory], curve.name) for curve in curves)
     (shortest, first), *others = times

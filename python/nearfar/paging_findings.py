@@ -94,6 +94,12 @@ def of_machine(result: PagingResult, name: str) -> PagingResult:
     return replace(result, run=run, rows=[r for r in result.rows if r["machine"] == name])
 
 
+def of_first_machine(result: PagingResult) -> str:
+    """`` (MACHINE)`` if TLB miss rates and fits are those of the first of several machines."""
+    hosts = machines(result)
+    return f" ({hosts[0]})" if hosts and result.run["options"]["view"] == "machine" else ""
+
+
 def by_place(result: PagingResult) -> PagingResult:
     """A result of several machines, with storages renamed to ``machine/storage``; call it once.
 
@@ -168,7 +174,7 @@ def answered_memory(result: PagingResult) -> Memory:
 
 
 def spread(items: Sequence[Memory], limit: int) -> list[Memory]:
-    """At most ``limit`` of ``items``, evenly spaced, including both ends."""
+    """At most ``limit`` items, evenly spaced, with both ends; the middle one for a limit of 1."""
     if len(items) <= limit:
         return list(items)
     if limit == 1:
@@ -193,5 +199,5 @@ def interval(coefficient: Interval) -> str:
 
 
 def page_unit(fits: Sequence[PlainFit]) -> str:
-    """The unit of p in the formulas of these fits."""
+    """The unit of p, the page size, in the formulas of these fits."""
     return " or ".join(sorted({fit["page_unit"] for fit in fits})) or "bytes"

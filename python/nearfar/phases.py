@@ -1,8 +1,8 @@
 """Phases of a program: parts of its run with working sets of different size.
 
-The run is cut into :data:`PARTS` equal parts. Neighbours belong to one phase while the medians of
-their working sets differ by less than :data:`FACTOR`. A shift between sets of equal size is not
-detected.
+The run is cut into :data:`PARTS` equal parts. Successive parts belong to one phase while the
+largest median of their working sets is less than :data:`FACTOR` times the smallest. A shift between
+sets of equal size is not detected.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Options(TypedDict, total=False):
 def running(
     command: Sequence[str | os.PathLike[str]], **options: Unpack[Options]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program that ends with the block, or with this process, even by SIGKILL.
+    """Start a program that ends with the block, or when this process ends, even by SIGKILL.
 
     Signals that end this process are deferred until the program has started.
 

@@ -67,7 +67,7 @@ def provenance(
         values: values of all options, as the engine parsed them.
         trace: the trace.
         machine: the machine with its overrides, or the machines that were compared.
-        question: the question, for a study that has several.
+        question: the sub-command of the study, such as ``alloc`` of ``numa``; empty if none.
         view: a description of the references that were used.
     """
     from nearfar import _engine

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Final, Literal, TypedDict
 
 from nearfar import _engine
+from nearfar.columns import byte_size, flag, number, text
 from nearfar.declared import explain as declared
 from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
 from nearfar.machine import Machine
 from nearfar.page_choice import USUAL_PAGE, usual_row
-from nearfar.schema import Column, Rows
+from nearfar.schema import Rows
 from nearfar.symbols import Costs, Site
 
 #: Options of a paging run that a second simulation of its trace takes.
@@ -31,32 +32,42 @@ _OPTIONS: Final = ("tlb", "replacement", "kinds", "lifetimes", "filter",
 _WORTH: Final = 0.001
 #: Counts of the second simulation that must equal those of the run's row.
 _CHECKED: Final[tuple[Literal["tlb_misses", "tlb_second_hits"], ...]] = (
-    "tlb_misses", "tlb_second_hits"
-)  # fmt: skip
+    "tlb_misses",
+    "tlb_second_hits",
+)
 
 #: A region at a page size.
 SIZES: Final = Rows(
     columns=(
-        Column("name", "string", False, "", "Name of the memory region.", "region"),
-        Column("page_bytes", "int64", False, "bytes", "Page size set for the region."),
-        Column("ns", "double", False, "ns", "Time that the region's page walks, faults and "
-                                            "storage add to the mean time of a reference.", "time"),
-        Column("saved_ns", "double", False, "ns", "Time that this page size saves in the region, "
-                                                  "compared with 4 KiB pages.",
-               "saves"),
-        Column("saved_share", "double", False, "", "`saved_ns` as a share of the whole time with 4 "
-               "KiB pages.",
-               "gain"),
-        Column("resident_bytes", "int64", False, "bytes", "Peak private memory of the region."),
-        Column("added_bytes", "int64", False, "bytes", "`resident_bytes` minus that with 4 KiB "
-                                                       "pages.", "adds"),
-        Column("advised", "bool", False, "", "Whether this size is advised: of the sizes that fit "
-               "in the region, the one that saves most, if at least 0.1 % of the whole time; "
-               "else 4 KiB."),
+        text("name", "Name of the memory region.", title="region"),
+        byte_size("page_bytes", "Page size set for the region."),
+        number(
+            "ns",
+            "Time that the region's page walks, faults and storage add to the mean time of a "
+            "reference.",
+            "ns",
+            title="time",
+        ),
+        number(
+            "saved_ns",
+            "Time that this page size saves in the region, compared with 4 KiB pages.",
+            "ns",
+            title="saves",
+        ),
+        number(
+            "saved_share", "`saved_ns` as a share of the whole time with 4 KiB pages.", title="gain"
+        ),
+        byte_size("resident_bytes", "Peak private memory of the region."),
+        byte_size("added_bytes", "`resident_bytes` minus that with 4 KiB pages.", title="adds"),
+        flag(
+            "advised",
+            "Whether this size is advised: of the sizes that fit in the region, the one that "
+            "saves most, if at least 0.1 % of the whole time; else 4 KiB.",
+        ),
     ),
     keys=("name", "page_bytes"),
     metrics={"ns": "less", "resident_bytes": "less"},
-)  # fmt: skip
+)
 
 
 class Counts(Costs):
@@ -123,7 +134,9 @@ def count(
     smallest: int,
     progress: Callable[[int], None] | None = None,
 ) -> list[Explained]:
-    """Count the events of a trace's references on the processor of a machine, place by place.
+    """Count the events of a trace's references on the processor of a machine.
+
+    A result has the counts of all references, of the kernel's, and of each region, range and site.
 
     Args:
         trace: its folder.
@@ -166,7 +179,7 @@ def count(
 
 
 def _ns(place: Counts, total: Counts, row: paging_declared.Row) -> float:
-    """The part of the row's time that a place costs, in ns per reference of the program."""
+    """Time of the row that the events of ``place`` cost, in ns per reference of the program."""
 
     def part(count: int, whole: int, ns: float) -> float:
         return ns * count / whole if whole else 0.0

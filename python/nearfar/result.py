@@ -64,7 +64,7 @@ class Result:
         cls.__repr__ = Result.__repr__  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
-        """The finding and a small table, for a terminal of 80 columns."""
+        """The result as in :meth:`view`, shortened for a terminal of 80 columns."""
         more = f"{self._summary()}: .table, .to_polars(), .plot()"
         printed = load("nearfar.report.tables:text")(self.view(), 80, elsewhere=".table has them")
         lines = printed.splitlines()
@@ -147,7 +147,7 @@ class Result:
         return type(self).__name__
 
     def _repr_html_(self) -> str:
-        """The finding, its tables and the chart, for a notebook."""
+        """The result as in :meth:`view`, with its chart, for a notebook."""
         try:
             chart = self.plot()
         except NearfarError:  # it has no chart
@@ -159,7 +159,7 @@ class Result:
 class FolderResult(Result):
     """A result that can be written to a folder."""
 
-    #: The columns of ``table``; by question, for a study that has several.
+    #: The columns of ``table``; for a study with sub-commands, those of each.
     columns: ClassVar[Rows | Mapping[str, Rows]]
     run: Mapping[str, Any]
     rows: Sequence[Mapping[str, object]]

@@ -79,7 +79,7 @@ def parse_memory(text: str, flag: str = "--memory") -> list[Memory]:
     [0.1, 0.2, 0.3, 0.4, 0.5]
 
     Raises:
-        NearfarError: naming ``flag``, if an item is neither or ``...`` does not rise.
+        NearfarError: naming ``flag``, if an item is no size or ``...`` leads to no larger one.
     """
     from nearfar import _engine
 

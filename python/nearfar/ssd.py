@@ -134,7 +134,7 @@ def ssd(
 
     Args:
         trace: a trace folder, or a :class:`nearfar.trace.Trace`.
-        progress: called regularly with the number of references done in all cells.
+        progress: called regularly with the number of references so far, summed over all rows.
         {options}
 
     Raises:

@@ -76,7 +76,7 @@ def read_json(file: Path) -> Any:
         NearfarError: as :func:`read_file`.
         ValueError: as :func:`parse_json`.
     """
-    return parse_json(read_file(file, "such a file", _MAX_MADE))
+    return parse_json(read_file(file, "a JSON file of nearfar", _MAX_MADE))
 
 
 def parse_json(text: str | bytes) -> Any:

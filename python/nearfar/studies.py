@@ -34,7 +34,8 @@ class Study:
     """One study.
 
     Attributes:
-        name: its name in a sweep's file and in messages; after a ``-``, the question.
+        name: its name in a sweep's file and in messages. A study that answers several questions
+            has an entry for each: ``STUDY-QUESTION``.
         module_name: the module, which is imported on first use. The function is named after the
             study, or after the question.
         result: the class of its result, in the module.

@@ -49,7 +49,7 @@ class Site(Costs):
 
 
 class HotSite(TypedDict):
-    """A block of instructions as :class:`Site`, with references to a hot part by its index."""
+    """A block of instructions, and its sampled references to hot memory part number ``part``."""
 
     name: str
     program: str

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypedDict, Unpack, cast
 
 from nearfar import _engine, units
 from nearfar import machine as machines
+from nearfar.columns import number, text
 from nearfar.declared import thp as declared
 from nearfar.gain_error import gain_error
 from nearfar.page_choice import FREE_GROWTH, GROWTH_PER_GAIN
 from nearfar.paging import machine_warnings, trace_warnings
 from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
-from nearfar.schema import Column, Rows, takes
+from nearfar.schema import Rows, takes
 from nearfar.strict import Json
 
 if TYPE_CHECKING:
@@ -44,44 +45,65 @@ _WORTH: Final = 0.001
 #: Memory that an area may add without a gain, as a share of that of the program.
 FREE_GROWTH_OF_AREA: Final = 0.01
 
-#: Tables besides the rows: areas under a policy. Arguments of ``Column``: name, Arrow type,
-#: nullable, unit, meaning, heading.
+#: Tables besides the rows: areas under a policy.
 TABLES: Final = {
     "areas": Rows(
         columns=(
-            Column("policy", "string", False, "", "The policy: a setting of transparent huge "
-                                                  "pages."),
-            Column("area", "string", False, "", "The mapping in which memory was first touched."),
-            Column("wait_ns", "double", False, "ns per reference of the program", "Time that "
-                "references of the area wait for TLBs, page walks, caches and memory.",
-                   "waits"),
-            Column("fault_ns", "double", False, "ns per reference of the program", "Time of page "
-                "faults and swapping in the area.", "faults"),
-            Column("start_ns", "double", False, "ns per reference of the program", "Part of "
-                "`fault_ns` in which memory is filled for the first time.", "start"),
-            Column("mean_bytes", "double", False, "bytes", "Mean private memory of the "
-                                                           "area.", "mean"),
-            Column("large_bytes", "double", False, "bytes", "Part of `mean_bytes` in pages "
-                                                            "larger than 4 KiB.",
-                   "large"),
-            Column("saved_ns", "double", False, "ns per reference of the program", "Time saved "
-                "in the area once memory is filled, compared with `never` (without it, the first "
-                "policy).", "saves"),
-            Column("saved_share", "double", False, "", "`saved_ns` as a share of the time of the "
-                   "program.", "gain"),
-            Column("added_bytes", "double", False, "bytes", "Mean memory added to the area, "
-                                                            "compared with `never` (without it, "
-                                                            "the first policy).", "adds"),
-            Column("advice", "string", False, "", "`MADV_HUGEPAGE`: the area has larger pages "
-                                                  "and saves "
-                   "at least 0.1 % of the time. `MADV_NOHUGEPAGE`: the area adds more than 1 % "
-                   "to the memory of the program, and more than twice the share of time that it "
-                   "saves. Otherwise empty."),
+            text("policy", "The policy: a setting of transparent huge pages."),
+            text("area", "The mapping in which memory was first touched."),
+            number(
+                "wait_ns",
+                "Time that references of the area wait for TLBs, page walks, caches and memory.",
+                "ns per reference of the program",
+                title="waits",
+            ),
+            number(
+                "fault_ns",
+                "Time of page faults and swapping in the area.",
+                "ns per reference of the program",
+                title="faults",
+            ),
+            number(
+                "start_ns",
+                "Part of `fault_ns` in which memory is filled for the first time.",
+                "ns per reference of the program",
+                title="start",
+            ),
+            number("mean_bytes", "Mean private memory of the area.", "bytes", title="mean"),
+            number(
+                "large_bytes",
+                "Part of `mean_bytes` in pages larger than 4 KiB.",
+                "bytes",
+                title="large",
+            ),
+            number(
+                "saved_ns",
+                "Time saved in the area once memory is filled, compared with `never` (without it, "
+                "the first policy).",
+                "ns per reference of the program",
+                title="saves",
+            ),
+            number(
+                "saved_share", "`saved_ns` as a share of the time of the program.", title="gain"
+            ),
+            number(
+                "added_bytes",
+                "Mean memory added to the area, compared with `never` (without it, the first "
+                "policy).",
+                "bytes",
+                title="adds",
+            ),
+            text(
+                "advice",
+                "`MADV_HUGEPAGE`: the area has larger pages and saves at least 0.1 % of the time. "
+                "`MADV_NOHUGEPAGE`: the area adds more than 1 % to the memory of the program, and "
+                "more than twice the share of time that it saves. Otherwise empty.",
+            ),
         ),
         keys=("policy", "area"),
         metrics={"saved_ns": "more", "added_bytes": "less"},
     ),
-}  # fmt: skip
+}
 
 
 class _Area(TypedDict):

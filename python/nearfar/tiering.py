@@ -1,8 +1,8 @@
 """The ``tiering`` study: policies that move pages between fast and slow memory.
 
-It reproduces SSP (selective shadow paging, paper 003) and the policies that SSP builds on. The
-engine simulates a machine with an event clock (docs/tiering.md); this module resolves options and
-makes the result.
+It reproduces SSP (selective shadow paging, paper 003 in docs/reproduce.md) and the policies that
+SSP builds on. The engine simulates a machine with an event clock (docs/tiering.md); this module
+resolves options and makes the result.
 
 >>> result = tiering("nomad-medium", policy="nomad,ssp", mix="write", scale="1/256", rounds=1)
 >>> [(row["policy"], row["phase"]) for row in result.rows]
@@ -77,7 +77,7 @@ class TieringRun(Run, total=False):
     peak_resident_bytes: int | None
     #: Scale of the policies' times and sizes.
     policy_scale: float
-    #: By name of the node.
+    #: Bytes of each node, by its name.
     node_bytes: dict[str, int]
 
 
@@ -280,7 +280,7 @@ def tiering(
 def _listed(
     loads: str | PathLike[str] | Sequence[str | PathLike[str]],
 ) -> Sequence[str | PathLike[str]]:
-    """The workloads of an option."""
+    """The workloads in the value of the option ``workload``."""
     if not isinstance(loads, str):
         return loads if isinstance(loads, Sequence) else [loads]
     return [loads] if Path(loads).exists() else list_of(loads)

@@ -22,12 +22,12 @@ from nearfar.tiering import (
     tenants,
 )
 
-#: Below this scale, policies cannot be compared: queues and batches do not shrink with memory and
-#: time, and dominate.
+#: The smallest ``policy_scale`` at which policies can be compared. Below it, queues and batches
+#: dominate, because they do not shrink with memory and time.
 MIN_SCALE: Final = 1 / 256
 #: Bounds rather than policies that a kernel can have; they are not compared with others.
 _BOUNDS: Final = ("oracle",)
-#: Policies of Linux, or of a patch to it (Colloid): it moves pages only between memory tiers.
+#: Policies of Linux, or of a patch to it (Colloid). Linux moves pages only between memory tiers.
 _OF_LINUX: Final = frozenset({"autonuma", "colloid", "tpp"})
 
 
@@ -50,7 +50,7 @@ def too_small(run: TieringRun) -> str | None:
 
 
 def means(rows: Iterable[declared.Row]) -> list[declared.Row]:
-    """One row per size of fast memory, policy, tenant and phase, with the means over seeds."""
+    """One row per size of fast memory, policy, tenant (program) and phase: means over seeds."""
     groups: dict[tuple[object, ...], list[declared.Row]] = {}
     for row in rows:
         size = (row["fast_node_bytes"], row["fast_fraction"])

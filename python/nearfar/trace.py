@@ -29,7 +29,7 @@ _PAGE = 4096
 
 
 class Trace:
-    """A trace folder whose parts are complete.
+    """A trace folder whose parts exist and are not truncated; the capture may be incomplete.
 
     Attributes:
         path: the folder.
@@ -48,7 +48,7 @@ class Trace:
 
     @property
     def footprint_bytes(self) -> int:
-        """Bytes of the distinct 4 KiB pages touched."""
+        """Bytes of the distinct 4 KiB pages touched: sets in ``pages_by_kinds`` are disjoint."""
         return _PAGE * int(sum(self.info["pages_by_kinds"].values()))
 
     def __fspath__(self) -> str:

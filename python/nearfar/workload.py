@@ -70,11 +70,11 @@ class Workload:
         description: what the program does, in a sentence.
         stands_for: the program of a paper, or the kind of server, that it represents.
         differs: how it differs from that.
-        papers: the papers concerned (``000``); empty for a server.
+        papers: numbers of the papers concerned, such as ``000``; empty if there are none.
         packages: Debian packages.
         command: the program to capture, and its arguments.
         expected: approximate ``records``, ``pages`` (of 4 KiB) and ``seconds`` of a full capture.
-        small: ``skip_refs`` and ``max_refs`` of the small capture.
+        small: records to skip (``skip_refs``) and to record (``max_refs``) in the small capture.
         max_refs: maximum records of a full capture; None: no limit.
         files: inputs to create, by name: ``{"text": ...}`` or ``{"make": GENERATOR, ...}``.
         prepare: commands to run first, not captured.
@@ -363,7 +363,7 @@ def capture(
         info = json.loads((captured / "trace.json").read_text(encoding="utf-8"))
         if info["records"] == 0:
             raise NearfarError(
-                f"workload {workload.name}: ended before `small.skip_refs` references", 1
+                f"workload {workload.name}: ended before `small.skip_refs` records", 1
             )
         with claimed(trace, force=force, holds="trace.json") as temporary:
             for file in captured.iterdir():
@@ -478,7 +478,7 @@ def _display(workload: Workload, environment: dict[str, str]) -> Iterator[str]:
 
 
 def bundled(kind: str = "captures") -> Path:
-    """A data folder of the sources: small ``captures``, or ``views`` of full ones.
+    """A data folder of the sources: small ``captures``, or ``views``: full ones, reduced.
 
     Raises:
         NearfarError: it is missing (exit code 3), as in an installed package.

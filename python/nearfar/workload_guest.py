@@ -15,7 +15,7 @@ from nearfar.strict import Json
 SLOWER: Final = 10
 #: Time limit of a client in seconds: a client of a program that failed to start would wait forever.
 _PATIENCE: Final = 1200
-#: The guest's memory also holds the packages. Its tasks become threads of the trace. As in the
+#: 2G: the guest unpacks its packages into memory. Its tasks become threads of the trace. As in the
 #: capture of a program, only memory that is touched during the capture counts. QEMU runs
 #: `rep movsb` and `rep stosb` a byte at a time, so the kernel and glibc are set up without them.
 _OPTIONS: Final = (
@@ -36,7 +36,7 @@ def in_guest(workload: Json, folder: Path) -> list[str]:
     """The options and the command of ``nearfar capture``.
 
     Args:
-        workload: keys of a :class:`nearfar.workload.Workload`.
+        workload: a :class:`nearfar.workload.Workload` as a dictionary.
         folder: its working folder, with its inputs.
     """
     packages = ",".join(workload["packages"])

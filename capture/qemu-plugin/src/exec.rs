@@ -61,7 +61,7 @@ pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
             unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
         })
     };
-    // Open files as the new program, which may have no capabilities.
+    // Clear capabilities while files are opened: the new program may have none.
     let unprivileged = reach::Unprivileged::new();
     let mut lost = |why| stream.event(&[what::EXEC_LOST, why], &name);
     let mut path = name.clone();

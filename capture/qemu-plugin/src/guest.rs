@@ -83,7 +83,7 @@ pub fn program() -> String {
     }
 }
 
-/// Report the guest's mappings. To be called when the first block is translated, before it runs.
+/// Report the guest's mappings. To be called when guest code is first translated, before it runs.
 pub fn report_mappings(stream: &mut Stream) {
     let program = program();
     // SAFETY: only returns a number.

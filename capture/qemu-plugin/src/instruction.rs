@@ -14,7 +14,7 @@ pub enum Kind {
     Repeat,
     /// aarch64 `dc zva`, with the number of the register that holds the address.
     Zero(u8),
-    /// aarch64 `svc`, at which the register layout is verified for [`Kind::Zero`].
+    /// aarch64 `svc`, at which the plugin verifies the layout of QEMU's CPU state for [`Kind::Zero`].
     Call,
 }
 

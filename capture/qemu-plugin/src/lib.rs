@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! QEMU TCG plugin (API version 1): writes every executed block and every load and store of a
-//! program, or of a virtual machine ([`vm`]), to memory shared with the capture process, the
-//! *receiver*. `layout.rs` defines the words.
+//! program, or of a virtual machine ([`vm`]), as 64-bit words to memory shared with the capture
+//! process, the *receiver*. `layout.rs` defines the words.
 //!
 //! Arguments:
 //!
 //! * `shm=PATH`: the file of the shared memory.
 //! * `plugin=PATH`: this plugin.
-//! * `descriptors=PLUGIN:MEMORY`: descriptors of both, inherited through an `execve` ([`reach`]).
+//! * `descriptors=PLUGIN:MEMORY`: descriptors of these two files, inherited through an `execve` ([`reach`]).
 //! * `process=NUMBER`: pid of this process in the receiver's namespace.
 //! * `zva=BYTES`: the bytes that an aarch64 `dc zva` zeroes.
 //! * `entry=BYTES`: the bytes that QEMU's tables take for each mapped page ([`reserve`]).
@@ -55,8 +55,8 @@ const READ_WRITE: qemu::qemu_plugin_mem_rw = qemu::qemu_plugin_mem_rw::QEMU_PLUG
 /// What callbacks record: [`AllReferences`] or [`sample::Sample`].
 ///
 /// # Safety
-/// Callers of the unsafe functions are on the thread of `vcpu`, which has been opened, hold no
-/// [`Stream`], and belong to the implementation that is in use.
+/// Call the unsafe functions only on the thread of `vcpu`, after [`Recorder::open`] of `vcpu`, without
+/// holding a [`Stream`], and only those of the implementation that is in use.
 trait Recording {
     /// Data for the callback of a reference, from the `index` of its instruction, shifted into
     /// place, and the `count` of instructions of its block.
@@ -201,8 +201,8 @@ static FAST_UNPACK: AtomicBool = AtomicBool::new(false);
 static STARTED: AtomicBool = AtomicBool::new(false);
 static BLOCKS: Mutex<Option<HashMap<(u64, u64), u32>>> = Mutex::new(None);
 
-/// Index in the shared table of a block that does not fit a word. A block that is translated again
-/// gets the same index, so that the table grows with the program's code and not with its run time.
+/// Index of a block in the shared table, for a block that does not fit a word. A block that is translated
+/// again gets the same index, so that the table grows with the program's code and not with its run time.
 fn block_index(recorder: &Recorder, addr: u64, bytes: u64, instructions: u64) -> u32 {
     let shape = instructions << 32 | bytes;
     let Ok(mut guard) = BLOCKS.lock() else { return 0 };
@@ -293,9 +293,9 @@ unsafe fn instrument<R: Recording>(recorder: &Recorder, block: *mut qemu::qemu_p
             for index in part.first..part.first + part.count {
                 let instruction = qemu::qemu_plugin_tb_get_insn(block, index);
                 let size = qemu::qemu_plugin_insn_size(instruction);
-                let place = ((index - part.first) as u64 & layout::INDEX_MASK) << INDEX_SHIFT;
-                let place = if kernel { place | KERNEL } else { place };
-                let mut data = R::data(place, part.count as u64) as *mut c_void;
+                let bits = ((index - part.first) as u64 & layout::INDEX_MASK) << INDEX_SHIFT;
+                let bits = if kernel { bits | KERNEL } else { bits };
+                let mut data = R::data(bits, part.count as u64) as *mut c_void;
                 let code = qemu::qemu_plugin_insn_data(instruction).cast::<u8>();
                 let code = std::slice::from_raw_parts(code, size);
                 let callback = match instruction::kind(syscall::machine(), code) {

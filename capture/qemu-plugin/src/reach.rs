@@ -43,12 +43,12 @@ static RESOURCES: OnceLock<Resources> = OnceLock::new();
 /// QEMU and its libraries.
 static IMAGE: OnceLock<Vec<(PathBuf, Identity)>> = OnceLock::new();
 
-/// Held descriptors have this number or a higher one, unless the limit of descriptors is lower.
+/// Held descriptors start at this number, or `ROOM` below the limit of descriptors if that is less.
 const HIGH: u64 = 1020;
-/// With a lower limit, held descriptors are this far below it.
+/// Distance of the held descriptors from a limit of descriptors below `HIGH + ROOM`.
 const ROOM: u64 = 8;
 
-/// Record paths and descriptors of the shared memory and the plugin (-1 unless the previous program
+/// Store paths and descriptors of the shared memory and the plugin (-1 unless the previous program
 /// passed them on), and further `arguments`. Returns a descriptor of the shared memory.
 pub fn install(memory: (&str, i32), plugin: (&str, i32), arguments: String) -> io::Result<OwnedFd> {
     let file = |(path, held): (&str, i32), access| -> io::Result<File> {
@@ -69,7 +69,7 @@ pub fn install(memory: (&str, i32), plugin: (&str, i32), arguments: String) -> i
     Ok(fd)
 }
 
-/// Record the files of QEMU's code, except the plugin.
+/// Store the files of QEMU's code, except the plugin.
 pub fn set_image(files: impl Iterator<Item = String>) {
     let plugin = RESOURCES.get().map(|resources| resources.plugin.identity);
     let files = files.filter_map(|p| Some((PathBuf::from(&p), identity_of_path(p.as_ref())?)));

@@ -19,7 +19,7 @@ use super::sample;
 /// number, so two threads share an entry only if this many threads begin during the life of one.
 pub const VCPUS: usize = 1 << 22;
 
-/// Writes the streams of this process.
+/// Opens the streams of this process: rings of 8-byte words, one per guest thread (`layout.rs`).
 pub struct Recorder {
     memory: Memory,
     /// For each virtual CPU, the slot of its stream; null before it is opened.
@@ -135,7 +135,7 @@ impl Recorder {
     /// speed.
     pub fn end_with_receiver(&self) {
         if self.header().receiver_gone() {
-            // The kernel has woken only one waiter: wake the others.
+            // The kernel wakes only one waiter when the owner of a robust futex dies: wake the others.
             futex_wake(&self.header().receiver, i32::MAX);
             end_process();
         }
@@ -232,8 +232,8 @@ impl Recorder {
         }
     }
 
-    /// The words of a fence: a ticket, then order and position of every stream of this process
-    /// except `own`.
+    /// The words of a fence, which orders an event relative to the other streams (`layout.rs`): a
+    /// ticket, then order and position of every stream of this process except `own`.
     pub fn fence_words(&self, own: &Slot) -> Vec<u64> {
         let mut words = vec![self.header().tickets.fetch_add(1, SeqCst)];
         let used = self.header().used.load(Acquire) as usize;
@@ -270,8 +270,8 @@ impl Recorder {
         self.ring_bell();
     }
 
-    /// Add a block to the shared table. `shape` is its bytes, and from bit 32 its number of
-    /// instructions. Returns its index, or 0 if the table is full.
+    /// Add a translation block to the shared table. `shape` is its bytes, and from bit 32 its number
+    /// of instructions. Returns its index, or 0 if the table is full.
     pub fn add_block(&self, addr: u64, shape: u64) -> u32 {
         let index = self.header().blocks.fetch_add(1, Relaxed);
         let Some(block) = self.memory.blocks().get(index as usize) else {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! x86 string instructions with a repeat prefix. QEMU executes a block per iteration, and at the end
-//! another, not to be recorded, that only finds the count to be 0.
+//! one more that only checks that the count is 0. That last block must not be recorded.
 //!
-//! The block of a first iteration is written at once, even if the count is 0. That of a further
-//! iteration is written with its first reference, which the last check of the count does not have.
+//! The block of the first iteration is written at once, even if the count is 0. The block of a later
+//! iteration is written only at its first reference: the last block has none.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -25,9 +25,9 @@ struct Instruction {
 struct Iteration {
     /// Address of the instruction.
     addr: u64,
-    /// [`Recording::position`] after it: unchanged as long as the thread does nothing else.
+    /// [`Recording::position`] after it. While they are equal, the thread has recorded nothing else.
     position: u64,
-    /// Word of the next iteration's block, if that has begun; otherwise 0.
+    /// Encoded block of the next iteration until its first reference; 0 if none waits.
     next_block: u64,
 }
 
@@ -37,8 +37,8 @@ thread_local! {
 
 static INSTRUCTIONS: Mutex<Option<HashMap<(u64, u64), usize>>> = Mutex::new(None);
 
-/// The data for [`reference`] of the instruction at `addr`, from its [`Recording::data`]. Allocated
-/// once per instruction and never freed.
+/// The argument `data` of [`reference`] for the instruction at `addr` with [`Recording::data`] `data`.
+/// Allocated once per instruction and never freed.
 pub fn callback_data(addr: u64, data: u64) -> *mut c_void {
     let Ok(mut instructions) = INSTRUCTIONS.lock() else { return null_mut() };
     let instructions = instructions.get_or_insert_with(HashMap::new);
@@ -53,7 +53,7 @@ pub extern "C" fn on_block<R: Recording>(vcpu: c_uint, word: *mut c_void) {
     let word = word as u64;
     let last = LAST.get();
     let Some(recorder) = Recorder::installed() else { return };
-    // SAFETY: QEMU calls this on the thread of `vcpu`, which has been opened.
+    // SAFETY: QEMU calls this on the thread of `vcpu`, which `on_vcpu_start` has opened.
     if last.addr == recorder.decode(word).0 && last.position == unsafe { R::position(vcpu) } {
         LAST.set(Iteration { next_block: word, ..last });
     } else {

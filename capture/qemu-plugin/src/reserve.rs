@@ -3,7 +3,7 @@
 //!
 //! Before version 8.0, QEMU's user mode fills in an entry for each page of a mapping
 //! (`page_set_flags` in `accel/tcg/translate-all.c`), even if the program only reserves addresses:
-//! 6 GiB of memory for each TiB. The receiver passes the size of an entry.
+//! 6 GiB of memory for each TiB. The plugin's argument `entry=` is the size of an entry.
 
 use std::fs;
 use std::path::Path;

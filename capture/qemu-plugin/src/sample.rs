@@ -8,9 +8,10 @@
 //! In *bursts*, every reference of a thread is reported: the thread then tests a table in which
 //! nothing has been seen. So bursts begin and end without translating code again.
 //!
-//! Before a reported reference, the receiver must know its thread's position in instructions. In a
-//! *dense* sample ([`DENSE`]), every block is written, and counts its instructions. In other samples,
-//! a place record precedes the first reported reference of a block ([`report`]).
+//! Before a reported reference, the receiver of the stream must know the thread's position in
+//! instructions. In a *dense* sample ([`DENSE`]), every translation block is written as a word (8
+//! bytes), which counts its instructions. In other samples, a *place record* (the thread's position
+//! and counts) precedes the first reported reference of a block ([`report`]).
 
 use std::cell::Cell;
 use std::ffi::{c_uint, c_void};
@@ -78,7 +79,8 @@ struct Counts {
 }
 
 impl Counts {
-    /// The limit of loads (`store` is 0) or stores (1) of the page of `addr`.
+    /// Loads (`store` is 0) or stores (1) that begin below this offset in the page of `addr` need not
+    /// be reported.
     #[inline(always)]
     fn limit(&self, addr: u64, store: usize) -> i16 {
         // SAFETY: both tables have limits for every page below 2^ADDR_BITS.
@@ -244,7 +246,7 @@ extern "C" fn reference(vcpu: c_uint, info: u32, addr: u64, data: *mut c_void) {
         && counts.reported.get() == counts.instructions.get()
         && counts.samples(addr)
     {
-        // SAFETY: as above; this has no other handle.
+        // SAFETY: as above; this function has no other handle of the stream.
         return unsafe { Stream::of(vcpu) }.put(word | data & !ADDR_MASK);
     }
     touch(vcpu, word, data);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Tracks which accesses to a page a sample has seen and need not report again.
+//! Tracks which references need not be reported. A sample ([`crate::sample`]) reports every reference to
+//! sampled pages, but of every other page only the first load, store and fetch.
 //!
 //! A table has a [`Limit`] for the loads and one for the stores of each page of the address space.
 //! Fetches have a bit for each page, which is never set for sampled pages. Limits and bits are
@@ -24,8 +25,8 @@ pub type Limits = [Limit; 2];
 pub mod limit {
     /// References to this page and to the next one have been seen.
     pub const ALL: i16 = 4096;
-    /// References to this page have been seen. From this offset on, one of 64 bytes, the maximum,
-    /// crosses into the next page.
+    /// References to this page have been seen. From this offset on, a reference of 64 bytes, the
+    /// maximum, crosses into the next page.
     pub const WITHIN: i16 = ALL - 63;
     /// The page has been referenced and is sampled, or was: examine every reference.
     pub const SAMPLED: i16 = -1;
@@ -62,7 +63,7 @@ pub fn page_of(addr: u64) -> usize {
 /// The [`flag`]s of the page of an address.
 ///
 /// # Safety
-/// A sample is recorded.
+/// A sample is recorded ([`is_on`]), so that the tables are mapped.
 #[inline(always)]
 pub unsafe fn flags(addr: u64) -> &'static AtomicU8 {
     // SAFETY: as above; the table has a byte for every page below 2^ADDR_BITS.
@@ -163,7 +164,7 @@ pub fn forget(addr: u64, bytes: u64) {
     }
     let end = addr.saturating_add(bytes).min(1 << ADDR_BITS);
     for page in addr >> PAGE_SHIFT..end.next_multiple_of(PAGE) >> PAGE_SHIFT {
-        // SAFETY: a sample is recorded; below 2^ADDR_BITS.
+        // SAFETY: a sample is recorded; the page is below 2^ADDR_BITS.
         let (flags, limits) = unsafe { (flags(page << PAGE_SHIFT), limits(page << PAGE_SHIFT)) };
         if flags.load(Relaxed) & flag::FETCH != 0 {
             flags.fetch_and(!flag::FETCH, AcqRel);

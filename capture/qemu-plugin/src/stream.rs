@@ -74,7 +74,7 @@ impl Stream {
         self.control_only(tag, words);
     }
 
-    /// Like [`Self::control`], without a place record before it.
+    /// Like [`Self::control`], without a place record (the thread's position) before it.
     pub fn control_only(&mut self, tag: u64, words: &[u64]) {
         if !self.recorder.recording() || words.len() >= MAX_CONTROL {
             return;

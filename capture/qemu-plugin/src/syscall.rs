@@ -27,7 +27,8 @@ static REPORTED: Mutex<Option<HashSet<(u64, u64)>>> = Mutex::new(None);
 
 thread_local! {
     static CALL: Cell<(Call, [u64; 6])> = const { Cell::new((Call::Other, [0; 6])) };
-    /// The call's fence has begun.
+    /// Whether the call's fence has begun. A fence orders its events between the earlier and the later
+    /// references of the process's other threads.
     static FENCED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -189,7 +190,7 @@ pub extern "C" fn on_return(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result
     let idle = stream.resume();
     let (call, a) = CALL.replace((Call::Other, [0; 6]));
     match idle {
-        // Inside the call's own fence.
+        // The call's own fence encloses this event.
         Some([ns, threads]) if FENCED.get() => stream.event(&[what::IDLE, ns, threads], b""),
         Some([ns, threads]) => event_after(stream, &[what::IDLE, ns, threads], b""),
         None => {}

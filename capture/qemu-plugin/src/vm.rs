@@ -167,7 +167,7 @@ pub unsafe fn code(instruction: *mut qemu::qemu_plugin_insn) -> Option<u64> {
     machine.ram.address(host.wrapping_sub(machine.base))
 }
 
-/// Whether an instruction at `addr` is in the same page as the part of a block before it.
+/// Whether an instruction at `addr` is in the same page as `part`, the instructions before it.
 pub fn continues(part: &Part, addr: Option<u64>) -> bool {
     match (part.addr, addr) {
         (Some(start), Some(addr)) => start / PAGE == addr / PAGE,
@@ -192,7 +192,7 @@ struct HostAddress {
 /// The guest-physical address of a reference that has just been made; `None` if it is not in RAM.
 #[inline(always)]
 fn locate(info: u32, addr: u64) -> Option<u64> {
-    // SAFETY: QEMU calls the callbacks of references, which call this, when it is valid.
+    // SAFETY: only callbacks of references call this function; QEMU allows the call in them.
     let hwaddr = unsafe { qemu::qemu_plugin_get_hwaddr(info, addr) };
     let machine = MACHINE.get()?;
     if hwaddr.is_null() {
@@ -215,7 +215,7 @@ const SWITCH_BYTES: u64 = 0x800;
 /// Maximum bytes of a `struct task_struct`.
 const TASK_BYTES: u64 = 1 << 15;
 
-/// Register a callback for an instruction that may switch tasks.
+/// Register a callback for an instruction of `__switch_to`, which may switch tasks; ignore others.
 ///
 /// # Safety
 /// To be called while QEMU translates the instruction.
@@ -237,10 +237,11 @@ pub unsafe fn instrument_switch(recorder: &Recorder, instruction: *mut qemu::qem
     }
 }
 
-/// Called on a load or store of `__switch_to`: if it makes another task current, report it.
+/// Called on a load or store by `__switch_to`: if it makes another task current, report that task.
 extern "C" fn switch(vcpu: c_uint, info: u32, addr: u64, _: *mut c_void) {
     let Some(recorder) = Recorder::installed() else { return };
     let tasks = &recorder.header().tasks;
+    // Size and kind of the reference, as in records.
     let word = unpack_by_api(info);
     // The variable of the current task has 8 bytes, and the same offset in a page for every CPU.
     if word & STORE == 0
@@ -300,13 +301,13 @@ fn read<const BYTES: usize>(addr: u64) -> Option<[u8; BYTES]> {
     Some(unsafe { std::ptr::with_exposed_provenance::<[u8; BYTES]>(at as usize).read_volatile() })
 }
 
-/// References whose addresses are compared with those of the API.
+/// Number of references whose addresses are compared with those that QEMU's API gives.
 const MAX_CHECKS: u64 = 1 << 12;
 static CHECKS: AtomicU64 = AtomicU64::new(0);
 /// The API's address of the first byte of RAM, plus 1; 0 if unknown.
 static FIRST_BYTE: AtomicU64 = AtomicU64::new(0);
 
-/// End QEMU if its API gives another address: then its structures differ from those expected.
+/// End QEMU if its API contradicts `offset`: then [`HostAddress`] is not QEMU's structure.
 #[cold]
 fn check(hwaddr: *mut qemu::qemu_plugin_hwaddr, offset: u64, machine: &Machine) {
     CHECKS.fetch_add(1, Relaxed);

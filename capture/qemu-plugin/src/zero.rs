@@ -76,7 +76,7 @@ pub unsafe fn instrument<R: Recording>(
     }
 }
 
-/// Register a callback for a system call, for [`verify`].
+/// Register a callback that records the CPU state's address before a system call, for [`verify`].
 ///
 /// # Safety
 /// To be called while QEMU translates the instruction.
@@ -87,7 +87,7 @@ pub unsafe fn instrument_call(instruction: *mut qemu::qemu_plugin_insn) {
     // SAFETY: contract of this function.
     unsafe {
         let data = std::ptr::null_mut();
-        qemu::qemu_plugin_register_vcpu_insn_exec_cb(instruction, Some(calls), NO_REGS, data);
+        qemu::qemu_plugin_register_vcpu_insn_exec_cb(instruction, Some(called), NO_REGS, data);
     }
 }
 
@@ -149,4 +149,4 @@ macro_rules! with_cpu_state {
 
 with_cpu_state!(zeroed, at_zero::<AllReferences>);
 with_cpu_state!(zeroed_in_sample, at_zero::<Sample>);
-with_cpu_state!(calls, at_call);
+with_cpu_state!(called, at_call);

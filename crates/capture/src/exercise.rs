@@ -46,7 +46,7 @@ impl Input<'_> {
 }
 
 /// Clear `shared`, write to it as `bytes` say, and receive a trace into the folder `dir`. `plugin`
-/// plays the plugin's part: before anything else is written (`true`), and at the end (`false`).
+/// acts as the QEMU plugin, before anything else is written (`true`) and at the end (`false`).
 /// Returns whether the trace has records and the receiver rejected nothing.
 ///
 /// # Panics
@@ -74,7 +74,7 @@ fn receive(
     let options = WriterOptions { overwrite: true, part_records: 1000, ..<_>::default() };
     let writer = Writer::create(&path, Source::default(), options)?;
     let mut go_on = |_| Action::Continue;
-    // Pid 0 is no program; `go_on` never has it signalled.
+    // There is no program to signal (PID 0): `go_on` never interrupts.
     let interrupter = Interrupter::new(0, None, &mut go_on);
     let fetch = input.byte() & 1 == 0;
     let recording = Recording::new(
@@ -87,7 +87,7 @@ fn receive(
     );
     let resident = true;
     let mut streams = Streams::new(shared, recording, follows, resident);
-    // Above those of streams that `plugin` opens.
+    // Greater than the orders of streams that `plugin` opens.
     let mut orders = 1000;
     while !input.is_empty() {
         let slot = usize::from(input.byte()) % STREAMS;
@@ -148,8 +148,8 @@ fn receive(
 fn publish(shared: &Shared, index: usize, value: u64) {
     let slot = &shared.slots()[index];
     let position = slot.position();
-    let place = position as usize % RING_WORDS;
-    shared.word(RINGS_AT + (index * RING_WORDS + place) * 8).store(value, Relaxed);
+    let offset = position as usize % RING_WORDS;
+    shared.word(RINGS_AT + (index * RING_WORDS + offset) * 8).store(value, Relaxed);
     let next = position.wrapping_add(1);
     if next.is_multiple_of(CHUNK_WORDS as u64) {
         slot.entered.store(next, Relaxed);

@@ -91,7 +91,7 @@ fn kind_of(top: u16) -> u8 {
     kind as u8 + if top & top_of(KERNEL) != 0 { BY_KERNEL } else { 0 }
 }
 
-/// Number of a kernel kind minus that of the program's kind.
+/// Add this to the number of a program's kind to get the same kind by the kernel.
 const BY_KERNEL: u8 = Kind::KernelLoad as u8 - Kind::Load as u8;
 
 /// Address and [`Kind`] (as a number) of a block's fetch, from [`Block::addr`].
@@ -104,7 +104,7 @@ fn size_of(top: u16) -> u16 {
     1 << (top >> (SIZE_SHIFT - ADDR_BITS) & 7)
 }
 
-/// Bytes of a block; 0 if it is count-only or in the block table.
+/// Bytes of a block; 0 if it is count-only (makes no fetch record) or in the block table.
 fn bytes_of(top: u16) -> u16 {
     top >> (BYTES_SHIFT - ADDR_BITS) & 0xff
 }
@@ -114,8 +114,8 @@ fn count_of(top: u16) -> u16 {
     top >> (COUNT_SHIFT - ADDR_BITS) & 0x7f
 }
 
-/// An instruction counts as executed from its own first reference on; a fetch comes before the
-/// first instruction of its block.
+/// Makes records of words. The position of a reference includes its own instruction; that of a
+/// fetch is before its block's first instruction.
 pub struct Expander {
     /// Record fetches.
     fetch: bool,
@@ -227,7 +227,7 @@ impl Columns {
         }
     }
 
-    /// Drop the fetches among the first `count` records, or with `fetch` only count-only blocks. Add
+    /// Drop the fetches among the first `count` records; if `fetch`, only those of count-only blocks. Add
     /// the gap of a dropped record to the next kept one; `carried` is the gap before the first
     /// record. Returns the number of kept records, and the instructions after the last one.
     #[inline(always)]

@@ -1,5 +1,6 @@
-//! Fences in the streams of one process, found by a scan ahead of reading. `layout.rs` defines
-//! fences.
+//! Scans the streams of one process for fences, ahead of reading. A stream is the ring of words that one
+//! thread writes. A fence encloses events of the address space, and lists, for each other stream, the
+//! position up to which its words precede these events. `layout.rs` has the details.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +10,7 @@ use crate::shared::StreamReader;
 
 /// A fence that is not in the trace yet.
 pub(crate) struct Fence {
-    /// Order of the stream that contains it.
+    /// The stream that contains it: its order (`Slot::order`, a serial number).
     pub owner: u64,
     /// Position after its last word, once that is written.
     pub end: Option<u64>,

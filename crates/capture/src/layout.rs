@@ -212,8 +212,8 @@ pub const PAGE_SHIFT: u32 = 12;
 /// Limit of [`is_sampled`] that samples all pages.
 pub const ALL_PAGES: u64 = u64::MAX;
 
-/// Whether page `page_number`, of an address of [`ADDR_BITS`], is in the sample of `limit`, the share
-/// of pages times 2^64. `seed` is [`mix`] of the sample's seed.
+/// Whether the page is in a sample. `page_number` is that of an address cut to [`ADDR_BITS`] bits, `limit`
+/// the share of sampled pages times 2^64, and `seed` [`mix`] of the sample's seed.
 #[inline(always)]
 pub const fn is_sampled(page_number: u64, seed: u64, limit: u64) -> bool {
     limit == ALL_PAGES || mix(page_number ^ seed) < limit
@@ -309,7 +309,7 @@ pub struct Slot {
 impl Slot {
     /// Words that the writer has published so far. Any thread may call this at any time.
     pub fn position(&self) -> u64 {
-        // The second attempt nearly always succeeds; the program itself may overwrite this memory.
+        // Two attempts nearly always suffice; the limit is for programs that overwrite this memory.
         for _ in 0..16 {
             let entered = self.entered.load(Acquire);
             let cursor = self.cursor.load(Acquire);

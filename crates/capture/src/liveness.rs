@@ -18,7 +18,7 @@ pub(crate) struct Liveness {
     /// Value of the word while the owner is alive.
     pub word: u32,
     end: Option<Sender<()>>,
-    /// Returns the list, which the kernel reads after the thread's stack is freed.
+    /// Returns the list: the kernel reads it at thread exit, after the closure's variables are dropped.
     thread: Option<JoinHandle<Option<Box<RobustList>>>>,
 }
 
@@ -69,7 +69,8 @@ fn own_futex(word: usize, list: &mut RobustList) -> io::Result<u32> {
     // empty, because this thread takes no robust locks.
     if unsafe { libc::syscall(libc::SYS_set_robust_list, head, size) } != 0 {
         let error = io::Error::last_os_error();
-        // QEMU in user mode has no robust futexes; only the tests of the owner's end need them.
+        // QEMU in user mode has no robust futexes. Tests ignore that; those in which the owner must
+        // be seen to end are skipped (`is_supported`).
         if !(cfg!(test) && error.raw_os_error() == Some(libc::ENOSYS)) {
             return Err(error);
         }

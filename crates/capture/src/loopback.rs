@@ -47,7 +47,7 @@ use stream::Stream;
 const MEMORY: &str = "NEARFAR_LOOPBACK_PATH";
 const SCRIPT: &str = "NEARFAR_LOOPBACK_SCRIPT";
 
-/// Words of a stream that wraps its ring more than twice and ends within a chunk.
+/// Number of words (`layout.rs`) of a stream that wraps its ring more than twice and ends within a chunk.
 const LONG: u64 = RING_WORDS as u64 * 5 / 2 + 77;
 const SHORT: u64 = 1000;
 const THREADS: u64 = 3;
@@ -193,7 +193,7 @@ fn writer() {
         "fork parallel child" => event_order::fork_parallel_child(),
         "child program" => event_order::child_program(),
         script => match script.split_once(' ') {
-            // The second argument: the process kills itself at the end.
+            // The second argument of `perform`: whether the process kills itself at the end.
             Some(("steps", steps)) => event_order::perform(steps, false),
             Some(("steps-killed", steps)) => event_order::perform(steps, true),
             _ => panic!("no script {script}"),
@@ -417,7 +417,7 @@ fn nothing_that_a_killed_writer_wrote_is_lost() {
     check(&threads[0], 0, 0..LONG);
 }
 
-/// Both while it waits for room and otherwise.
+/// The writer ends both while it waits for room (`long`) and while it does nothing (`idle`).
 #[test]
 fn a_writer_ends_with_its_receiver() {
     if !liveness::is_supported() {

@@ -55,8 +55,8 @@ impl Output<'_> {
         self.shared.header().stop.store(1, SeqCst);
     }
 
-    /// Note the time and poll the user. Called after each write, because a few words can make many
-    /// records.
+    /// Note the time, and check whether the user ends the program. Called after each write, because a
+    /// few words of a stream can make many records.
     fn after_write(&mut self) {
         let records = self.writer.records();
         if records > 0 {

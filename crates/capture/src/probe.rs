@@ -45,7 +45,7 @@ pub fn probe(plugin: &Path) -> Vec<Requirement> {
     ));
     requirements.push(Requirement::new(
         "shared memory",
-        // No flags: the plugin does not run.
+        // No flags for the plugin, which does not run.
         match Shared::create(0) {
             Ok(_) => Ok("memfd_create works".into()),
             Err(e) => Err((e.to_string(), "raise the limits (`ulimit -v unlimited -f unlimited`)")),
@@ -92,11 +92,11 @@ fn emulator(arch: &str, plugin: &Path) -> Requirement {
     )
 }
 
-/// Bytes of QEMU's `PageDesc` before version 8.0: three words.
+/// Bytes of a `PageDesc`, which QEMU before 8.0 keeps for each mapped page: three words.
 const PAGE_ENTRY: u64 = 24;
 
-/// Bytes per mapped page in the tables of the QEMU at `emulator`. `None` if its version is unknown,
-/// or 8.0 or newer, which has no such tables.
+/// Bytes of the entry that the QEMU at `emulator` keeps for each mapped page. `None` if its version
+/// is unknown, or is 8.0 or newer, which keeps no such entries.
 pub(crate) fn page_entry(emulator: &Path) -> Option<u64> {
     let output = Command::new(emulator).arg("--version").stdin(Stdio::null()).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -104,7 +104,7 @@ pub(crate) fn page_entry(emulator: &Path) -> Option<u64> {
     (major < 8).then_some(PAGE_ENTRY)
 }
 
-/// Why a process was ended before it mapped `bytes`: QEMU has no memory for its tables.
+/// Why a process was ended before it mapped `bytes`: QEMU has no memory for its page entries.
 pub(crate) fn no_room(bytes: u64) -> String {
     let gib = bytes as f64 / f64::from(1 << 30);
     format!(
@@ -155,13 +155,13 @@ pub(crate) fn zeroed_block(emulator: &Path) -> Option<u64> {
     program.extend([1u32, 5].iter().flat_map(|word| word.to_le_bytes()));
     program.extend([0, BASE, BASE, size, size, 4096].iter().flat_map(|word| word.to_le_bytes()));
     program.extend(CODE.iter().flat_map(|code| code.to_le_bytes()));
-    // No flags, and empty.
+    // An empty file, without flags.
     let mut file = memory_file(c"nearfar-zva", 0, 0).ok()?;
     file.write_all(&program).ok()?;
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     let mut command = Command::new(emulator);
     command.arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let register = command.status().ok()?.code()?;
-    // Bit 4: `dc zva` is disabled. Bits 0 to 3: log2 of the 4-byte words that it zeroes.
+    // Bit 4: `dc zva` is disabled. Bits 0 to 3: log2 of the number of 4-byte words that it zeroes.
     (register & 16 == 0).then_some(4 << (register & 15))
 }

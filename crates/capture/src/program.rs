@@ -168,12 +168,12 @@ fn arch_of(head: &[u8], place: &str) -> Result<&'static str> {
 
 /// Check that the program's dynamic loader exists, because QEMU's own message is obscure.
 fn check_loader(file: &File, head: &[u8], arch: &str, place: &str) -> Result<()> {
-    let word = |bytes: &[u8], at: usize| {
+    let u64_at = |bytes: &[u8], at: usize| {
         bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
     };
     // `e_phoff`, `e_phentsize` and `e_phnum`.
     let (table, each, count) =
-        (word(head, 32), u64::from(word(head, 54) as u16), word(head, 56) as u16);
+        (u64_at(head, 32), u64::from(u64_at(head, 54) as u16), u64_at(head, 56) as u16);
     for index in 0..u64::from(count) {
         let mut entry = [0; 56];
         let at = table.saturating_add(index * each);
@@ -182,9 +182,9 @@ fn check_loader(file: &File, head: &[u8], arch: &str, place: &str) -> Result<()>
         }
         /// `PT_INTERP`.
         const INTERPRETER: u32 = 3;
-        // `p_offset` and `p_filesz`; `p_type` is the first word.
-        let (offset, length) = (word(&entry, 8), word(&entry, 32));
-        if word(&entry, 0) as u32 != INTERPRETER || !(2..4096).contains(&length) {
+        // `p_offset` and `p_filesz`; `p_type` is in the first 4 bytes.
+        let (offset, length) = (u64_at(&entry, 8), u64_at(&entry, 32));
+        if u64_at(&entry, 0) as u32 != INTERPRETER || !(2..4096).contains(&length) {
             continue;
         }
         let mut name = vec![0; length as usize - 1];

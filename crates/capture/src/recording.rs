@@ -1,5 +1,5 @@
-//! Turns the words that the plugin writes to its streams into a trace: records, and the events of
-//! address spaces.
+//! Turns the 64-bit words that the QEMU plugin writes to its streams (rings, one per thread) into a
+//! trace: records, and the events of address spaces.
 
 mod address_events;
 mod ram;
@@ -47,7 +47,7 @@ pub(crate) struct ForkedChild {
 pub(crate) struct LostProgram {
     pub name: String,
     pub why: &'static str,
-    /// Records before it.
+    /// Number of records before it.
     pub at: u64,
 }
 
@@ -60,9 +60,9 @@ pub(crate) struct Recording<'a> {
     files: Files,
     /// The process of each thread.
     process_of: Vec<u32>,
-    /// Fetches, loads and stores of each thread so far, if a sample is recorded ([`Place`]).
+    /// In a sample: fetches, loads and stores of each thread up to its last place record ([`Place`]).
     references_of: HashMap<u32, [u64; 3]>,
-    /// By thread, the current burst: records before it, and blocks of the run that it represents.
+    /// By thread, the current burst: number of records before it, and its weight ([`Burst::blocks`]).
     burst_of: HashMap<u32, (u64, u64)>,
     processes: u32,
     /// Tasks of a virtual machine, by pid (idle tasks, whose pid is 0, also by name): the task's
@@ -267,8 +267,8 @@ impl<'a> Recording<'a> {
                     break;
                 };
                 self.began = true;
-                // A place record writes nothing, so records held back can stay so. Before recording has
-                // begun, they count towards `--skip-refs`, on which `place` depends.
+                // A place record adds nothing to the trace, so the expander can hold its records back.
+                // Before recording has begun, they must first count towards `--skip-refs` (`place`).
                 if tag != tag::PLACE || !self.out.has_begun() {
                     self.expander.flush(&mut self.out)?;
                 }
@@ -334,7 +334,7 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Begin a burst of a thread that represents `blocks` blocks of the run, or end it if that is 0.
+    /// Begin a burst of a thread, with the weight `blocks` ([`Burst::blocks`]); if that is 0, end it.
     fn burst(&mut self, blocks: u64, thread: u32) {
         let records = self.out.writer.records();
         if blocks > 0 && self.out.has_begun() {

@@ -143,8 +143,8 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         unrecorded: Some(missing.map(str::to_owned).collect()),
         ..Source::default()
     };
-    // Program and expander use at most one processor each, all encoder threads one and a half: leave
-    // a processor to the program, and make at most four threads.
+    // Program and this thread keep at most one processor each busy, encoding at most one and a half:
+    // leave a processor to the program, and make at most four encoder threads.
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     let threads = processors.saturating_sub(1).clamp(1, 4);
     let writer_options =
@@ -164,7 +164,7 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         }
     };
     kill_with_parent(&mut command);
-    // Tells signals to the whole process group (Ctrl-C) from those to this process alone.
+    // Distinguishes signals to the whole process group (Ctrl-C) from those to this process alone.
     let witness = SignalWitness::start();
     let mut child = match command.spawn() {
         Ok(child) => child,
@@ -212,8 +212,8 @@ fn copy_perf_map(pid: u32, trace: &Path) {
     }
 }
 
-/// Receive the words of `child` and of the processes that it forks until all have ended. The child
-/// must not be reaped meanwhile. In case of an error, end the child.
+/// Receive what `child` and the processes that it forks write to `shared`, until all have ended.
+/// The child must not be reaped meanwhile. In case of an error, end the child.
 pub(crate) fn receive(
     shared: &Shared,
     streams: &mut Streams<'_>,
@@ -287,7 +287,7 @@ fn drive(
         let follows = streams.follows_children;
         let out = &mut streams.recording.out;
         let records = out.writer.records();
-        // Forged memory is not trusted to name further processes.
+        // If the program wrote to the shared memory, do not trust it to name further processes.
         let forged = out.stop_reason == Some(StopReason::Forged);
         // A service manager sends SIGTERM to every process: give the others time to end.
         grace_turns += u32::from(program_ended && out.interrupter.terminated());
@@ -307,7 +307,7 @@ fn drive(
         } else {
             idle_turns = 0;
         }
-        // A few turns suffice to read what the program wrote before its end.
+        // A few turns suffice to read what the program wrote before its end; more words are forged.
         late_turns += u32::from(program_ended && !follows);
         if late_turns > MAX_TURNS {
             out.stop(Some(StopReason::Forged));

@@ -11,15 +11,15 @@ use nearfar_trace::{Kind, PageSample};
 
 use crate::layout::{Header, PAGE_SHIFT};
 
-/// Pages at which a sample of a growing footprint is halved: enough for confidence intervals of a
-/// few percent (`nearfar paging` needs 1,000), and few enough for a small trace.
+/// A sample of a growing footprint is halved at this many pages: enough for confidence intervals
+/// of a few percent (`nearfar paging` refuses below 1,000), and few enough for a small trace.
 pub const AUTO_PAGES: u64 = 8192;
 
 /// The share of the program's pages whose references are recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
     Share(f64),
-    /// All pages at first; half of them whenever the sample has [`AUTO_PAGES`] pages.
+    /// All pages at first. The sample is halved whenever it reaches [`AUTO_PAGES`] pages.
     Auto,
 }
 
@@ -53,7 +53,7 @@ impl Rate {
     }
 }
 
-/// Numbers of fetches, loads and stores, by kind.
+/// Numbers of loads, stores and, with `fetch`, fetches, by kind.
 pub fn counts(references: [u64; 3], fetch: bool) -> BTreeMap<Kind, u64> {
     let kinds = [Kind::Fetch, Kind::Load, Kind::Store].into_iter().zip(references);
     kinds.filter(|(kind, _)| fetch || *kind != Kind::Fetch).collect()
@@ -110,8 +110,8 @@ mod tests {
             let sample = PageSample { rate, seed, ..PageSample::default() };
             let sampled = layout::is_sampled(page, mix(seed), limit(rate));
             prop_assert_eq!(sample.contains(page), sampled);
-            // In a trace, references of the kernel to files have addresses from 2^63 (bit 51 of a
-            // page number).
+            // The kernel's references to files have synthetic addresses from 2^63 (bit 51 of a page
+            // number). The hash ignores this bit.
             prop_assert_eq!(sample.contains(page | 1 << 51), sampled);
         }
     }

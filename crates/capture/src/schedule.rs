@@ -153,8 +153,8 @@ impl Schedule {
         self.start.as_ref()
     }
 
-    /// The change that is due, by the clock and signals (a virtual machine's included). Words that
-    /// are already written precede the change.
+    /// The change that is due, by the clock and signals (a virtual machine's included). Records
+    /// and events that are already written precede the change: read them first.
     pub fn due(&self, guest: Option<&Signals>) -> Due {
         let reached = |time| self.since.is_some_and(|since| since.elapsed() >= time);
         if guest.is_some_and(Signals::ends) {

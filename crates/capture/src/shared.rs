@@ -1,4 +1,5 @@
-//! The receiver's view of the shared memory.
+//! The view that the receiver (this process) has of the memory that it shares with the QEMU plugin.
+//! `layout.rs` explains its parts: streams, rings, chunks, slots, the bell.
 
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -71,7 +72,7 @@ impl Shared {
     fn init(&self, flags: u32) {
         let header = self.header();
         header.flags.store(flags, Relaxed);
-        // Entry 0 of the block table means no block.
+        // Entry 0 of the table of translation blocks means no block.
         header.blocks.store(1, Relaxed);
         header.magic.store(MAGIC, SeqCst);
     }
@@ -93,7 +94,7 @@ impl Shared {
         unsafe { self.memory.start().add(at).cast().as_ref() }
     }
 
-    /// Whether the words that only this side may write are unchanged, while it records.
+    /// While this side records: whether the words that only it may write are unchanged.
     pub fn is_sound(&self) -> bool {
         let header = self.header();
         header.magic.load(Relaxed) == MAGIC
@@ -118,7 +119,7 @@ impl Shared {
         self.memory.blocks()
     }
 
-    /// A reader of stream `index`, which is open or closed, from its beginning.
+    /// A reader that begins at the first word of stream `index` ([`state::OPEN`] or [`state::CLOSED`]).
     ///
     /// # Safety
     /// The stream must have no other reader.
@@ -143,7 +144,7 @@ impl Shared {
                 tv_nsec: i64::from(timeout.subsec_nanos()),
             };
             let word = header.bell.as_ptr();
-            // SAFETY: the word is mapped; a spurious wake-up only repeats the loop.
+            // SAFETY: the word is mapped. A spurious wake-up only repeats the caller's loop.
             unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, seen, &timeout) };
         }
         header.sleeping.store(0, SeqCst);
@@ -205,9 +206,9 @@ impl<'a> StreamReader<'a> {
             return;
         }
         let until = until.min(self.published());
-        let place = (from % RING_WORDS as u64) as usize;
-        let count = until.saturating_sub(from).min((CHUNK_WORDS - place % CHUNK_WORDS) as u64);
-        words.extend((place..place + count as usize).map(|at| {
+        let first = (from % RING_WORDS as u64) as usize;
+        let count = until.saturating_sub(from).min((CHUNK_WORDS - first % CHUNK_WORDS) as u64);
+        words.extend((first..first + count as usize).map(|at| {
             // SAFETY: within the ring, and aligned. The writer published the words with its cursor
             // and does not change them until `taken`, which only the reader changes, has passed
             // them. If a writer violates that, the loads are still atomic.

@@ -1,10 +1,11 @@
 //! All streams of one capture: finds new ones, and reads them in an order that respects the events
-//! of their address spaces.
+//! of their address spaces. A stream is the ring of words in shared memory that one guest thread writes.
+//! A fence encloses an event, such as `munmap`; its ticket is a serial number (`layout.rs`).
 //!
-//! A turn (`Streams::drain`) first notes how far each stream has been written, then scans for fences
-//! (`layout.rs`), and so finds every fence that precedes a word below the noted positions. It commits
-//! complete fences to the trace in order of their tickets, each after the words that precede it. Then
-//! it reads each stream up to its first pending fence.
+//! A turn (`Streams::drain`) first notes how far each stream has been written. It then scans for fences,
+//! and so finds every fence that precedes a word below the noted positions. It commits complete fences to
+//! the trace in order of their tickets, each after the words that precede it. Then it reads each stream up
+//! to its first pending fence.
 
 mod commit;
 mod endings;
@@ -54,7 +55,7 @@ struct Progress {
 pub(crate) enum Remaining {
     None,
     Open,
-    /// A process is about to end, and its end does not ring the bell.
+    /// A process is about to end. Its end does not ring the bell (a futex that wakes the receiver).
     Ending,
 }
 
@@ -65,7 +66,7 @@ pub(crate) type IsGone<'f> = dyn FnMut(u32, bool) -> bool + 'f;
 pub(crate) struct Streams<'a> {
     shared: &'a Shared,
     pub(crate) recording: Recording<'a>,
-    /// By order of opening.
+    /// By order: the serial number of opening.
     streams: BTreeMap<u64, Stream<'a>>,
     /// The order of the stream in each slot.
     slots: Vec<Option<u64>>,
@@ -161,8 +162,8 @@ impl<'a> Streams<'a> {
         let progress = self.progress(is_gone);
         self.scan(&progress);
         self.commit_fences(is_gone)?;
-        // Words of a process that has waited for another follow those of every program that the other
-        // has executed.
+        // If a process waited for the end of another, its words follow those of all programs that the
+        // other executed (`execve`). Each turn of the loop begins the next of these programs.
         while !self.stopped() && self.begin_successors()? {
             self.scan(&[]);
             self.commit_fences(is_gone)?;
@@ -186,7 +187,7 @@ impl<'a> Streams<'a> {
         })
     }
 
-    /// Stop recording if the program has written to the shared memory.
+    /// Stop recording if the program, not the QEMU plugin, has written to the shared memory.
     fn stop_if_forged(&mut self, program_pid: u32) {
         let expected =
             self.follows_children || self.processes.keys().all(|pid| *pid == program_pid);
@@ -202,7 +203,8 @@ impl<'a> Streams<'a> {
 
     /// How far a stream has been written.
     fn position(&self, reader: &StreamReader<'_>) -> u64 {
-        // Writers do not wait for room once recording is over.
+        // Once recording has stopped, writers do not wait for room: they may be more than a ring ahead,
+        // which `published` rejects.
         if self.stopped() { reader.slot().position() } else { reader.published() }
     }
 
@@ -249,7 +251,7 @@ impl<'a> Streams<'a> {
 
     fn begin(&mut self, index: usize, order: u64, pid: u32, number: u32) -> Result<()> {
         if self.threads.contains_key(&order) || self.slots[index].is_some() {
-            // Orders are unique.
+            // Orders are unique: one that repeats is forged.
             self.recording.stop_forged();
             return Ok(());
         }

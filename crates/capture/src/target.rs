@@ -20,7 +20,7 @@ pub(crate) enum Target<'a> {
 pub(crate) struct Launch {
     pub command: Command,
     pub emulator: PathBuf,
-    /// Console and port of a virtual machine; `None` for a program.
+    /// Connections to a virtual machine; `None` for a program.
     pub connections: Option<Connections>,
 }
 
@@ -71,7 +71,8 @@ fn of_program(program: Program, mut plugin: String) -> Result<Launch> {
     {
         plugin.push_str(&format!(",zva={bytes}"));
     }
-    // QEMU before 8.0 keeps an entry for each page that the program maps.
+    // QEMU before 8.0 keeps an entry for each mapped page: the plugin refuses mappings that need too
+    // much memory for them.
     if let Some(bytes) = page_entry(&emulator) {
         plugin.push_str(&format!(",entry={bytes}"));
     }

@@ -19,7 +19,7 @@ const EXTENTS: u64 = 1 << (63 - EXTENT_SHIFT);
 const PAGE: u64 = 4096;
 /// Maximum bytes that Linux moves per call (`MAX_RW_COUNT`).
 const MAX_BYTES: u64 = 0x7fff_f000;
-/// Maximum number of names before all are dropped: a name is nearly always used at once.
+/// At this number of names, all are dropped: nearly every name is used right after it is set.
 const MAX_NAMES: usize = 1 << 16;
 
 /// Files by device and inode.
@@ -66,9 +66,9 @@ impl Files {
         KERNEL + (number << EXTENT_SHIFT) + (offset & ((1 << EXTENT_SHIFT) - 1))
     }
 
-    /// Append the records of one transfer, one file page after another, each with its loads before
-    /// its stores. `words` are those after the control word. Returns false, and appends nothing, if
-    /// no system call can have caused these words.
+    /// Append the records of one transfer (a system call that moves bytes), one file page after
+    /// another, each with its loads before its stores. [`Transfer`] describes `words`. Returns false,
+    /// and appends nothing, if no system call can have caused these words.
     pub fn expand(
         &mut self,
         words: &[u64],
@@ -123,7 +123,7 @@ impl Files {
     }
 }
 
-/// The program's buffers, split at pages.
+/// The program's buffers (pairs of address and length), split at pages.
 struct Buffers<'a> {
     left: &'a [u64],
     /// Bytes of the first buffer that were returned.

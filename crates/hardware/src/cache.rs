@@ -71,7 +71,7 @@ impl Cache {
 
     #[inline]
     fn set(&mut self, line: u64) -> &mut [Entry] {
-        // A division takes as long as the rest of `access`.
+        // Avoid the division if possible: it takes as long as the rest of `access`.
         let sets = self.sets;
         let set = if sets.is_power_of_two() { line & (sets - 1) } else { line % sets };
         let start = set as usize * self.ways;

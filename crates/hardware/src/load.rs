@@ -40,8 +40,8 @@ impl Default for Supply {
 }
 
 impl NodeModel {
-    /// Picoseconds that the node needs for these bytes at its peak bandwidth, and the share of reads, by
-    /// which a curve is chosen. With curves, a store counts as a read and a write.
+    /// Picoseconds that the node needs for these bytes at its peak bandwidth, and the share of reads. If
+    /// the node has curves (latency by bandwidth, one per share of reads), a store is a read and a write.
     fn occupancy(&self, loads: f64, stores: f64) -> (f64, f64) {
         let Some(Curves(curves)) = &self.loaded else {
             let view = &self.local;
@@ -68,18 +68,18 @@ impl NodeModel {
     }
 }
 
-/// The value `of` a curve at the share `reads`, interpolated between the two adjacent curves; outside
-/// their range, the value of the nearest curve.
+/// `value` at the share `reads`, interpolated between the two curves with adjacent shares; outside the
+/// range of the curves, `value` of the nearest one.
 fn interpolated(
     curves: &[crate::machine::Curve],
     reads: f64,
-    of: impl Fn(&[[f64; 2]]) -> f64,
+    value: impl Fn(&[[f64; 2]]) -> f64,
 ) -> f64 {
     let next = curves.partition_point(|curve| curve.reads < reads).min(curves.len() - 1);
     let before = next.saturating_sub(usize::from(curves[next].reads > reads));
     let (low, high) = (&curves[before], &curves[next]);
     let part = if next > before { (reads - low.reads) / (high.reads - low.reads) } else { 0.0 };
-    let (from, to) = (of(&low.points), of(&high.points));
+    let (from, to) = (value(&low.points), value(&high.points));
     from + (to - from) * part
 }
 

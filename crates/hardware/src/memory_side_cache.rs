@@ -45,7 +45,7 @@ impl Outcome {
     }
 }
 
-/// The lines of a page: (tag + 1) x 2 each, plus 1 if dirty; 0 if empty.
+/// The lines of a frame, a page of the cache: (tag + 1) x 2 each, plus 1 if dirty; 0 if empty.
 type Frame = [u64; LINES];
 
 /// A direct-mapped cache of any number of frames, of a page each. Allocates only touched frames.

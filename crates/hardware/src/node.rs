@@ -64,7 +64,7 @@ impl View {
 /// A memory node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeModel {
-    /// The machine file's name of its section.
+    /// Name of its section in the machine file.
     pub name: String,
     pub kind: NodeKind,
     pub bytes: u64,

@@ -32,7 +32,7 @@ pub(crate) struct Cost {
 
 impl Cost {
     fn ns(&self, bytes: u64) -> f64 {
-        // A page of 0 bytes is still a request.
+        // A transfer of 0 bytes is still a request.
         let units = bytes.div_ceil(self.unit).max(1);
         self.fixed_ns + self.unit_ns * units as f64
     }

@@ -55,8 +55,8 @@ impl Topology {
 }
 
 impl Machine {
-    /// Without `[topology]`, every `[node.NAME]` is a node of a single socket, DRAM first, and
-    /// distances are ten times the ratio of read latencies, as ACPI defines them.
+    /// The memory nodes. Without `[topology]`, every `[node.NAME]` is a node of a single socket, DRAM
+    /// first, and distances are ten times the ratio of read latencies, as ACPI defines them.
     ///
     /// # Errors
     /// There are no nodes, a node has no read or write bandwidth, or there are several sockets and

@@ -6,7 +6,7 @@
 //! collection if necessary), then the requested page is read. These steps are sequential, because
 //! they share a DRAM frame; services of different pages overlap if they use different dies. A page
 //! that was never written to the device needs no flash read. Once the DRAM is full, even a new
-//! page that replaces a clean one is a service, of one DRAM access, as in the paper.
+//! page that replaces a clean one needs a service: one DRAM access, as in the paper.
 
 use nearfar_trace::{Error, Result};
 
@@ -33,7 +33,7 @@ pub enum Content {
     Stored,
     /// From the program: nothing is read, and the page is dirty.
     New,
-    /// From a disk transfer that bypasses the device: nothing is read, and the page is clean.
+    /// From a disk controller, whose write the device does not see: nothing is read, and the page is clean.
     Unseen,
 }
 

@@ -26,7 +26,7 @@ use nearfar_trace::{Error, Result};
 const PAGE: usize = 4096;
 /// Number of words of each page that are written and read.
 const WORDS: usize = 8;
-/// Pause of the program until its memory is managed, and near its end, for observers.
+/// Pause of the program: at the start until its memory is managed, near the end for observers.
 const PAUSE: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {

@@ -2,8 +2,9 @@
 //! kernel in `model/`; the launcher (`supervise/`), the keeper (`preload/src/keeper.rs`) and `family.rs`
 //! implement the same order on the real kernel.
 //!
-//! A missing page reads as zeros once the last descriptor of its userfaultfd is closed. The manager and the
-//! keeper share one descriptor table, so both hold the userfaultfds of children from their creation; the
+//! A missing page reads as zeros once the last descriptor of its userfaultfd is closed. The manager
+//! serves the faults. The keeper keeps the manager's descriptors open if the manager is killed: they share one
+//! descriptor table, so both hold the userfaultfds of children from their creation; the
 //! launcher holds a copy of the userfaultfd of each managed program. While the manager or the keeper exists,
 //! a reference to a missing page waits. So the program's processes are killed first. The manager and the
 //! keeper follow when all of them have ended: a process may run for a moment after SIGKILL. The **watcher**
@@ -26,8 +27,8 @@ pub struct RunState {
     pub launcher: bool,
     pub manager: bool,
     pub keeper: bool,
-    /// The manager has reported before its end that no other process uses the program's memory, and that all
-    /// children have all their pages.
+    /// The manager has reported that only it still uses the program's memory, and that all children have all
+    /// their pages.
     pub finished: bool,
     /// The manager has reported a failure, or makes no progress.
     pub failed: bool,

@@ -1,4 +1,5 @@
-//! Finds and kills the processes of a run.
+//! Finds and kills the processes of a run: those of the program, their managers (which serve page faults) and
+//! keepers (which hold the userfaultfds open if a manager is killed).
 //!
 //! Every process that was forked from a managed one maps the run's shared file, so orphans are found too.
 

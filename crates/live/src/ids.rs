@@ -64,7 +64,8 @@ impl Range {
     }
 }
 
-/// A place in the parking area ([`Kernel`](crate::Kernel)), which holds one page frame or none.
+/// A place for one page frame in the parking area, which the program cannot reach
+/// ([`Kernel`](crate::Kernel)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame(u32);
 
@@ -83,7 +84,7 @@ impl Frame {
 pub struct Slot(u32);
 
 impl Slot {
-    /// `number` is below `u32::MAX`: the page table stores it plus one.
+    /// `number` is below `u32::MAX`: `world/page_table.rs` stores it plus one.
     pub const fn new(number: u32) -> Self {
         Self(number)
     }

@@ -80,7 +80,7 @@ pub trait Kernel {
     /// that wait there. The frame is new, so no device has pinned it.
     fn place(&mut self, at: Va, content: &[u8], protect: bool) -> Result<(), Fail>;
     /// [`place`](Kernel::place) with a copy of the frame parked at `from`. The new frame is on `node`: fast
-    /// memory, or the memory node of a mapped far tier.
+    /// memory, or the far tier if that is a memory node.
     fn place_copy(&mut self, at: Va, from: Frame, protect: bool, node: NodeId) -> Result<(), Fail>;
     /// Copy the frame parked at `from` to a new frame on the far tier's memory node, at `to`, an empty place
     /// of the parking area. [`Fail::NoRoom`] if the node is full.

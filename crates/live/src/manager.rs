@@ -27,18 +27,18 @@ const MAX_REFUSALS: u32 = 10_000;
 pub(crate) const AMBIGUOUS: &str = "its threads move memory to and from the same place at once, \
     in an order that the kernel does not report";
 
-/// Why a child is ended if the location of its memory is unknown.
+/// Why a program is ended if the location of a child's memory is unknown.
 pub(crate) const LOST: &str = "a thread was killed after it moved memory and before the kernel reported the move, while another thread forked";
 
-/// Consecutive turns with messages after which the policy's threads run nevertheless. If they ran more often,
-/// they would evict pages before the program's faulting threads have used them.
+/// After this many consecutive turns ([`Manager::turn`]) with messages, a policy's thread runs nevertheless.
+/// If it ran more often, it would evict pages before the program's faulting threads have used them.
 const BUSY_TURNS: u32 = 64;
 
 /// Turns that wait for a change of mappings by yielding; the following ones sleep for `BLOCKED_NS`.
 const YIELDING_TURNS: u32 = 64;
 const BLOCKED_NS: u64 = 50_000;
 
-/// A policy in charge of a live memory.
+/// Lets a policy manage the memory of a running program (a live memory).
 pub struct Manager<K> {
     pub world: World<K>,
     policy: Box<dyn Policy>,
@@ -53,7 +53,7 @@ pub struct Manager<K> {
     events: Vec<Event>,
     /// Faults that could not be served yet.
     deferred: Vec<Event>,
-    /// Children, each with the pages that it lacks although no message explains it.
+    /// Unreleased children, each with the pages that it does not map although no message explains it.
     lacking: Vec<(Child, Vec<Va>)>,
     /// The page of the latest refused fault, and its number of refusals in a row.
     refused: (Va, u32),
@@ -140,13 +140,13 @@ impl<K: Kernel> Manager<K> {
                     self.world.kernel.beat();
                     self.event(|manager| {
                         manager.map(at, false);
-                        // Otherwise only faults trim the window of far pages, and there may be none.
+                        // Faults trim the window (resident far pages), but there may be none: trim it here.
                         manager.world.trim_window();
                     });
                 }
             }
         }
-        // Retry pinned pages: a program that has all its pages never faults.
+        // Retry to evict pinned pages here: a program that has all its pages never faults.
         if self.world.window.has_stuck() {
             self.event(|manager| manager.world.trim_window());
         }
@@ -181,7 +181,7 @@ impl<K: Kernel> Manager<K> {
                 self.events = events;
                 return self.blocked();
             }
-            // Before any request, as the changes are in effect already.
+            // Apply the changes before any request: they are in effect already.
             self.apply_in_order();
             if let Some(why) = &self.world.broken {
                 return Err(why.clone());
@@ -192,8 +192,8 @@ impl<K: Kernel> Manager<K> {
             self.event(|manager| placed = manager.world.place_all_unnumbered());
         }
         self.check_lacking();
-        // The threads of deferred faults were not woken: they would fault again, and these faults would be
-        // read before the messages that block requests.
+        // The threads of deferred faults still sleep. If they were woken, they would fault again, and these
+        // faults would be read before the messages that block requests.
         events.append(&mut self.deferred);
         for event in &events {
             if let Event::Fault { .. } = event {
@@ -266,7 +266,7 @@ impl<K: Kernel> Manager<K> {
         Ok(true)
     }
 
-    /// End a turn in which mappings are changing, so that every request is refused. A fork may take long.
+    /// End a turn during a change of mappings, when every request is refused. A fork may take long.
     fn blocked(&mut self) -> std::result::Result<Turn, String> {
         self.blocked_turns += 1;
         self.unless_broken(if self.blocked_turns < YIELDING_TURNS {
@@ -276,8 +276,7 @@ impl<K: Kernel> Manager<K> {
         })
     }
 
-    /// Whether all messages were applied, and none that depends on them is in flight. Only then do all known
-    /// children have their pages.
+    /// Whether all messages were applied, no expected one is missing, and known children have their pages.
     pub fn is_settled(&self) -> bool {
         self.order.is_settled() && self.lacking.is_empty()
     }
@@ -349,7 +348,7 @@ impl<K: Kernel> Manager<K> {
         }
     }
 
-    /// A reference to a page without a number.
+    /// A reference to a page that is not managed: it has no page number.
     fn first_touch(&mut self, at: Va) -> std::result::Result<(), Refused> {
         let pages_to_end = self.regions.end_of(at).map_or(1, |end| end.number() - at.number());
         let before = at.number().checked_sub(1).map(Va::new);
@@ -396,7 +395,7 @@ impl<K: Kernel> Manager<K> {
     /// A write to a write-protected page.
     fn write_fault(&mut self, page: Page) -> std::result::Result<(), Refused> {
         if !self.world.pages.state(page).is_resident() {
-            // Parked or evicted since the fault: the next fault will be a missing page.
+            // Parked (unmapped) or evicted since the fault: the next fault will be a missing page.
             return Err(Refused::State);
         }
         if self.world.pages.state(page).has(PageFlags::PROTECTED) {
@@ -410,7 +409,7 @@ impl<K: Kernel> Manager<K> {
     }
 
     fn call_write_fault(&mut self, page: Page) {
-        // Without a shadow, a page is protected only because the policy watches it.
+        // Without a shadow (a far copy), a page is protected only because the policy watches it.
         let is_watched = self.world.pages.slot(page).is_none();
         self.world.counters.watch_faults += u64::from(is_watched);
         self.policy.write_fault(&mut self.world, page);
@@ -440,8 +439,8 @@ impl<K: Kernel> Manager<K> {
                 self.policy.hint_fault(&mut self.world, page, write);
             } else if write && self.world.pages.state(page).has(PageFlags::PROTECTED) {
                 self.call_write_fault(page);
-                let written = !self.world.pages.state(page).has(PageFlags::PROTECTED);
-                if !written && !self.world.pages.state(page).is_resident() {
+                let is_writable = !self.world.pages.state(page).has(PageFlags::PROTECTED);
+                if !is_writable && !self.world.pages.state(page).is_resident() {
                     break;
                 }
             } else {

@@ -14,7 +14,7 @@ use crate::{Range, Va};
 /// Pages of a group.
 pub(crate) const GROUP: u32 = 8;
 
-/// The group of a page, and its offset in the group.
+/// The key of a page's group (virtual page number / [`GROUP`]), and the page's offset in the group.
 fn split(at: Va) -> (u64, u32) {
     (at.number() / u64::from(GROUP), (at.number() % u64::from(GROUP)) as u32)
 }
@@ -22,10 +22,11 @@ fn split(at: Va) -> (u64, u32) {
 /// Page numbers in use.
 #[derive(Debug)]
 pub(crate) struct Numbers {
-    /// The group at each address that has one. Ordered, so that a scan of a range visits only these.
+    /// Index of each group in use, by key. Ordered, so that a scan of a range visits only groups in use.
     groups: BTreeMap<u64, u32>,
-    /// The address and the number of held pages of each group.
+    /// The key and the number of held pages of each group, by index.
     group_info: Vec<(u64, u32)>,
+    /// Indices of groups that are not in use.
     free: Vec<u32>,
     limit: u32,
 }
@@ -59,7 +60,7 @@ impl Numbers {
         Va::new(key * u64::from(GROUP) + u64::from(page.number() % GROUP))
     }
 
-    /// The numbers of the pages in `range`, held or not, in order of addresses.
+    /// The numbers, held or not, of the pages in `range` whose group is in use, in order of addresses.
     pub(crate) fn each_in(&self, range: Range) -> impl Iterator<Item = (Page, Va)> {
         let (first, last) = (split(range.from).0, range.to.number().div_ceil(GROUP.into()));
         // `BTreeMap::range` panics if the end is before the start.

@@ -112,7 +112,7 @@ impl Value for Tier {
 }
 
 impl RunOptions {
-    /// Resolve a percentage as `--fast` to bytes. The option is still recorded as given.
+    /// If `--fast` is a percentage, resolve it to bytes. The option is still recorded as given.
     ///
     /// `private`: the peak private memory of the program's largest process, in bytes.
     ///
@@ -136,7 +136,7 @@ impl RunOptions {
         Ok(self)
     }
 
-    /// Resolve a percentage as `--fast` to the minimum.
+    /// If `--fast` is a percentage, set it to the minimum size.
     #[must_use]
     pub fn with_min_fast(mut self) -> Self {
         if self.is_percentage() {
@@ -224,7 +224,7 @@ impl RunOptions {
             knobs,
             ..Setup::default()
         };
-        // The default of `min_free` for a machine whose memory is the budget.
+        // `min_free` has Linux's default for a node as large as the fast memory.
         let (knob, default) = default_min_free(setup.fast);
         let known = base.map(find).transpose()?.map_or(Vec::new(), |base| base.all_knobs());
         if known.iter().any(|declared| declared.name == knob) {
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percentage_is_of_the_resident_set() {
+    fn a_percentage_is_of_the_peak_private_memory() {
         let given =
             |fast: &str| RunOptions::read(&[("fast".into(), Given::from(fast))].into()).unwrap();
         for (fast, budget) in [("50%", 4 << 20), ("200 %", 16 << 20), ("3M", 3 << 20)] {

@@ -1,9 +1,10 @@
 //! The order in which the program has changed its mappings.
 //!
-//! The kernel sends a message some time after the change: `munmap` and `mremap` have released the address
-//! space by then, and other threads may have reused it and sent their messages first. While a message is in
-//! flight, requests are refused. So messages are collected until none is in flight, and then applied in a
-//! possible order: the source of a move is mapped, its destination is free.
+//! The kernel sends a userfaultfd message some time after the change: `munmap` and `mremap` have released the
+//! address space by then, and other threads may have reused it and sent their messages first. While a message
+//! is in flight (not read yet), the kernel refuses requests such as `UFFDIO_COPY`. So messages are collected
+//! until none is in flight, and then applied in a possible order: the source of a move is mapped, its
+//! destination is free.
 //!
 //! Several orders are possible if memory was moved to a range in use and several messages vacate that range:
 //! each of these may have preceded the move. If one of them is itself a move, it has moved either the old or
@@ -47,10 +48,10 @@ impl Order {
         self.waiting.is_empty() && self.echoes.is_empty()
     }
 
-    /// Whether a message is missing: memory was moved to a range that is still in use.
+    /// Whether a message is missing: memory was moved to a range in use that no waiting message vacates.
     pub(crate) fn lacks(&self, known: &Regions) -> bool {
         self.waiting.iter().any(|event| {
-            occupied(event, known).is_some_and(|place| self.vacating(place).next().is_none())
+            occupied(event, known).is_some_and(|range| self.vacating(range).next().is_none())
         })
     }
 
@@ -58,18 +59,18 @@ impl Order {
     /// no message is in flight.
     ///
     /// # Errors
-    /// [`Ambiguous`] if there is more than one order.
+    /// [`Ambiguous`] if several orders are possible and their results may differ.
     pub(crate) fn next(&mut self, known: &Regions) -> Result<Option<Event>, Ambiguous> {
         self.echoes.clear();
         let Some(first) = self.waiting.first() else { return Ok(None) };
-        if let Some(place) = occupied(first, known) {
+        if let Some(range) = occupied(first, known) {
             let moved = |event: &Event| matches!(event, Event::Remapped(..));
-            if self.vacating(place).any(moved) && self.vacating(place).count() > 1 {
-                return Err(Ambiguous(place.from));
+            if self.vacating(range).any(moved) && self.vacating(range).count() > 1 {
+                return Err(Ambiguous(range.from));
             }
         }
-        // The first one received that is possible now. If a killed thread's message is missing, none may be:
-        // then the first one received.
+        // Take the first message that is possible now, or the first of all if none is: a killed thread's
+        // message may be missing.
         let next = (0..self.waiting.len()).find(|at| self.can_happen(*at, known));
         Ok(Some(self.waiting.remove(next.unwrap_or(0))))
     }
@@ -80,10 +81,10 @@ impl Order {
     }
 
     /// The messages that vacate a part of this range.
-    fn vacating(&self, place: Range) -> impl Iterator<Item = &Event> {
+    fn vacating(&self, range: Range) -> impl Iterator<Item = &Event> {
         self.waiting.iter().filter(move |event| {
             matches!(**event, Event::Unmapped(from) | Event::Remapped(from, _)
-                if overlap(from, place))
+                if overlap(from, range))
         })
     }
 
@@ -97,7 +98,8 @@ impl Order {
                 matches!(*event, Event::Remapped(from, _) if overlap(from, range)
                     && !self.waiting.iter().any(|event| moves_to(event, from)))
             }),
-            // Pages that were there before a move into the range may be meant: the order received decides.
+            // The program released the pages from before or after a move into the range: the order received
+            // decides which.
             Event::Removed(range) => !before.any(|event| moves_to(event, range)),
             Event::Forked(_) => at == 0,
             Event::Fault { .. } => true,
@@ -108,8 +110,8 @@ impl Order {
 /// The destination of a move if it is in use.
 fn occupied(event: &Event, known: &Regions) -> Option<Range> {
     let Event::Remapped(range, to) = *event else { return None };
-    let place = range.moved_to(to);
-    (!is_free(place, known)).then_some(place)
+    let destination = range.moved_to(to);
+    (!is_free(destination, known)).then_some(destination)
 }
 
 fn is_free(range: Range, known: &Regions) -> bool {

@@ -1,8 +1,9 @@
 //! The reaper: a process between the launcher and the program, which waits for all processes of a run.
 //!
-//! Managers outlive the processes that they serve, and keepers (`ends.rs`) outlive managers, so both become
-//! orphans, which the nearest subreaper adopts. The launcher is not the subreaper, because it may be a Python
-//! process with other children; process 1 of a container often does not wait for orphans.
+//! Managers ([`crate::Manager`]) outlive the processes that they serve, and keepers (`preload/src/keeper.rs`)
+//! outlive managers, so both become orphans, which the nearest subreaper adopts. The launcher is not the
+//! subreaper, because it may be a Python process with other children; process 1 of a container often does not
+//! wait for orphans.
 
 use std::io;
 use std::os::fd::RawFd;

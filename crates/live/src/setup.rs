@@ -92,15 +92,16 @@ impl Setup {
         far::find(&self.far).is_ok_and(|(_, tier, _)| tier.is_mapped)
     }
 
-    /// The sizes in pages. The window and the spare frames are part of the fast memory.
+    /// The sizes in pages. [`Self::fast`] includes the window (a few far pages in the program's memory) and
+    /// the spare frames; [`Sizes::fast`] does not.
     pub fn sizes(&self) -> Sizes {
         let pages = |bytes: u64| bytes / PAGE as u64;
         let frames = pages(self.fast);
         let mapped = self.is_mapped();
         let window = if mapped { 0 } else { (frames / 64).clamp(8, 4096) };
         let spare = (frames / 128).clamp(8, 512);
-        // A page without neighbours takes a whole group of page numbers. A high limit is cheap: page tables
-        // take memory only for numbers in use.
+        // Page numbers are allocated in groups, so a page without neighbours takes a whole group. A high
+        // limit is cheap: page tables take memory only for numbers in use.
         let numbers = u64::from(GROUP) * (frames + pages(self.far_size)) + (1 << 16);
         Sizes {
             // The options refuse a budget below 1 MiB: 64 is a safeguard only.
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!(sizes.pages, 1 << 30);
         let small = Setup { far_size: 80 << 20, ..setup.clone() }.sizes();
         assert!(u64::from(small.pages) >= u64::from(GROUP) * (small.fast + small.far));
-        // Every page may be parked: 10,240 far pages, 10 spare frames, and a margin of 64.
+        // The parking area holds every page: fast, 10,240 far, 10 spare frames, and a margin of 64.
         let mapped = Setup { far: "node:1".into(), far_size: 40 << 20, ..setup }.sizes();
         assert_eq!(mapped.fast + mapped.spare as u64, 5 << 8);
         assert_eq!(

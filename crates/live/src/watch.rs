@@ -30,7 +30,7 @@ nearfar_schema::columns! {
         fast_peak_bytes: u64 ["bytes"] as "fast peak",
         /// Maximum fast memory (`--fast`); for the whole run, the sum over all processes.
         budget_bytes: u64 ["bytes"] as "budget",
-        /// Memory in the far tier, shadows included, before compression.
+        /// Memory in the far tier before compression, with shadows (copies of promoted pages).
         far_pages_bytes: u64 ["bytes"] as "far",
         /// Maximum sampled memory in the far tier.
         far_pages_peak_bytes: u64 ["bytes"] as "far peak",
@@ -124,7 +124,8 @@ pub struct Watched {
     /// The launcher's pidfd, readable once the launcher has ended.
     process: OwnedFd,
     shared: Shared,
-    /// The previous snapshot: its time, the total counts, and the counts by block.
+    /// The previous snapshot: its time, the total counts, and the counts by block (a process image's
+    /// part of the shared memory).
     last: Option<(u64, Counts, BTreeMap<usize, Counts>)>,
 }
 
@@ -280,7 +281,7 @@ impl Watched {
     }
 }
 
-/// Whether the program exists. After its manager failed, it does until it is killed.
+/// Whether the program of this block exists. If its manager fails, it exists until it is killed.
 fn is_running(block: &Block) -> bool {
     matches!(block.state(), State::Held | State::Running | State::Failed)
 }

@@ -2,7 +2,8 @@
 //! policy's actions do to it.
 //!
 //! Node 0 is the program's own memory within a budget, node 1 the far tier. If the far tier stores pages, in
-//! slots, a page is in one of these states; if it is a memory node, in one of those in `world/mapped.rs`:
+//! slots, a page is in one of these states; if it is a memory node, in one of those in `world/mapped.rs`. The
+//! **shadow** of a fast page is its copy in the far tier, kept at most until the page is written:
 //!
 //! | node | location | slot | write-protected |
 //! |---|---|---|---|
@@ -15,7 +16,7 @@
 //!
 //! In the **parking area**, neither the program nor a device can reach a frame, so its content is final. A
 //! page leaves the program's memory only by parking: a device might still write to a frame copied in place.
-//! For the same reason, a page with a shadow is always in a new frame.
+//! For the same reason, a page with a shadow always returns in a new frame, which no device knows.
 //!
 //! The **window** is a FIFO of a few far pages in the program's memory: it lets references through to far
 //! pages that the policy does not promote.
@@ -74,7 +75,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Places of the parking area, with a margin: every page that is not stored may be parked.
+    /// Frames that the parking area can hold, with a margin: every page that is not stored may be parked.
     pub fn parking(&self) -> u32 {
         let far = if self.mapped { self.far } else { 0 };
         (self.fast + far + self.window + self.spare as u64 + 64).min(u32::MAX.into()) as u32
@@ -110,7 +111,7 @@ pub struct World<K> {
     pub(crate) budget: Budget,
     pub(crate) window: Window,
     parking: Parking,
-    /// Pages that were moved to an address without a number, and are not in the program's memory yet.
+    /// Pages that moved (`mremap`) and got no page number, and are not in the program's memory yet.
     pub(crate) unnumbered: BTreeMap<Va, Backing>,
     /// Scratch space for one page.
     buffer: Vec<u8>,
@@ -119,12 +120,12 @@ pub struct World<K> {
     /// Copies in progress whose pages are being read from the far tier, and the threads to wake.
     fetching: Vec<(Slot, Page, Thread)>,
     pub counters: Counters,
-    /// Why the program must end: the far tier failed, or the state of its memory is unknown.
+    /// Why the program must end: the far tier failed, or the state of the program's memory is unknown.
     pub(crate) broken: Option<String>,
 }
 
 impl<K: Kernel> World<K> {
-    /// Memory of these sizes, with nothing mapped. All places of the kernel's parking area must be empty.
+    /// Memory of these sizes, with nothing mapped. The kernel's parking area must hold no frames.
     pub fn new(kernel: K, far: Box<dyn Far>, sizes: Sizes) -> Self {
         let numbers = Numbers::new(sizes.pages);
         let pages = PageTable::new(numbers.limit() as usize);
@@ -156,8 +157,8 @@ impl<K: Kernel> World<K> {
         &mut self.kernel
     }
 
-    /// Pages in fast memory, in the far tier and in the window. Far pages that are stuck in the window count
-    /// as fast here, over the budget, but as far for the policy.
+    /// Pages in fast memory, in the far tier and in the window. Far pages that could not be evicted from the
+    /// window (stuck) count as fast here, over the budget, but as far for the policy.
     pub fn used(&self) -> ([u64; 2], u64) {
         let ([fast, far], stuck) = (self.budget.used, self.window.stuck_count);
         ([fast + stuck, far - stuck], self.window.count - stuck)
@@ -279,7 +280,7 @@ impl<K: Kernel> World<K> {
         }
     }
 
-    /// Unmap a page and free its frame and slot. The number is still held.
+    /// Unmap a page and free its frame and slot. Its page number stays in use.
     pub(crate) fn forget(&mut self, page: Page) {
         let state = self.pages.state(page);
         let parked = state.is_parked().then(|| self.pages.frame(page));

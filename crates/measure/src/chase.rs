@@ -14,8 +14,9 @@ const LINE: usize = 64;
 /// Supported numbers of chains.
 pub const CHAINS: [usize; 9] = [1, 4, 8, 12, 16, 24, 32, 48, 64];
 
-/// The order of loads: random within windows of `window` places, one window after another. A window
-/// within the reach of the TLB avoids TLB misses.
+/// The order of loads. The memory is divided into places of `stride` bytes, and these into windows.
+/// Loads visit one window after another, and the places of a window in random order. A window within
+/// the reach of the TLB avoids TLB misses.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     /// Bytes per place, a multiple of a line. A random line of each place is loaded.
@@ -112,11 +113,11 @@ fn step<const N: usize>(_memory: &Mapping, at: &mut [usize], steps: usize) -> f6
     now.copy_from_slice(at);
     let began = Stopwatch::start();
     for _ in 0..steps {
-        for place in &mut now {
+        for address in &mut now {
             // SAFETY: `Chase::new` has written into each place the address of another place, nothing writes
-            // to the memory since, and it is borrowed. Places are addresses, because an index would add a
-            // cycle.
-            *place = unsafe { *ptr::with_exposed_provenance::<u64>(*place) } as usize;
+            // to the memory since, and it is borrowed. `now` has addresses, because an index would cost one
+            // more processor cycle per load.
+            *address = unsafe { *ptr::with_exposed_provenance::<u64>(*address) } as usize;
         }
     }
     let time = began.each(steps * N);

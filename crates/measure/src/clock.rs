@@ -7,8 +7,8 @@ use crate::thread::Stopwatch;
 /// Additions per iteration of the loop.
 const ADDITIONS: usize = 32;
 
-/// Nanoseconds per cycle, of `batches` of `rounds` times 32 dependent additions, which take one
-/// cycle each on every processor.
+/// Nanoseconds per cycle, measured in each of `batches` batches. A batch runs `rounds` times 32 dependent
+/// additions, each of which takes one cycle on every processor.
 pub fn cycle_times(rounds: usize, batches: usize) -> Vec<f64> {
     (0..batches).map(|_| time(rounds)).collect()
 }

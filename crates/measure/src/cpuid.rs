@@ -82,7 +82,7 @@ pub fn read() -> Leaves {
             let _ = (0..16).any(|sub| get(leaf, sub).eax & 31 == 0);
         }
         if basic >= 0x18 {
-            // Likewise, none describes 64 TLBs.
+            // No processor describes 64 TLBs.
             let last = get(0x18, 0).eax.min(63);
             (1..=last).for_each(|sub| {
                 get(0x18, sub);
@@ -138,7 +138,7 @@ fn caches(leaves: &Leaves, leaf: u32) -> Vec<Cache> {
     caches.collect()
 }
 
-/// TLBs from leaves 0x80000005 (entries in 8 bits, ways in 8) and 0x80000006 (in 12, and a 4-bit code).
+/// TLBs from leaves 0x80000005 (8 bits of entries, 8 of ways) and 0x80000006 (12 of entries, 4 of ways).
 fn from_amd(leaves: &Leaves, processor: &mut Processor) {
     // Since Zen all sizes share the entries that both registers count.
     let shared = processor.family >= 0x17;

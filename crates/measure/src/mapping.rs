@@ -12,7 +12,7 @@ use crate::work::Work;
 
 /// Alignment of mappings: the largest page that the kernel uses by default.
 const ALIGNMENT: usize = 2 << 20;
-/// Places per piece, which is timed twice: with faults, then without.
+/// Number of offsets that are timed together, twice: with faults, then without.
 const PIECE: usize = 64;
 /// Bits of a node mask: the maximum number of nodes of a kernel.
 const NODES: usize = 1024;
@@ -132,30 +132,30 @@ impl Mapping {
     /// the work follows each write, and the time of the same writes and work on resident pages is
     /// subtracted.
     pub fn write(&mut self, step: usize, work: Option<&mut Work>) -> Touched {
-        self.touch(step, work, |place| {
+        self.touch(step, work, |address| {
             // SAFETY: `touch` passes addresses in the memory, which `&mut self` lends.
-            unsafe { place.write_volatile(1) }
+            unsafe { address.write_volatile(1) }
         })
     }
 
     /// [`Self::write`], but with reads.
     pub fn read(&self, step: usize, work: Option<&mut Work>) -> Touched {
-        self.touch(step, work, |place| {
+        self.touch(step, work, |address| {
             // SAFETY: `touch` passes addresses in the memory, which the kernel has filled with
             // zeros.
-            let _ = unsafe { place.read_volatile() };
+            let _ = unsafe { address.read_volatile() };
         })
     }
 
     fn touch(&self, step: usize, work: Option<&mut Work>, access: impl Fn(*mut u8)) -> Touched {
         // SAFETY: less than the size.
         let each = |offset: usize| access(unsafe { self.start.as_ptr().add(offset) });
-        let places = || (0..self.bytes).step_by(step.max(1));
+        let offsets = || (0..self.bytes).step_by(step.max(1));
         let before = faults().0;
         let ns = match work {
             None => {
                 let began = Stopwatch::start();
-                places().for_each(each);
+                offsets().for_each(each);
                 began.each(1)
             }
             Some(work) => {
@@ -168,7 +168,7 @@ impl Mapping {
                     }
                     began.each(1)
                 };
-                let offsets: Vec<usize> = places().collect();
+                let offsets: Vec<usize> = offsets().collect();
                 // Alternate runs with and without faults, because the time of the work drifts.
                 let pieces = offsets.chunks(PIECE);
                 pieces.map(|piece| time(piece) - time(piece)).sum::<f64>().max(0.0)

@@ -32,7 +32,7 @@ pub fn switch_times(cpu: usize, rounds: usize, batches: usize) -> Result<Vec<f64
             pin(cpu)?;
             let (mut own_read, mut own) = pipe().map_err(failed)?;
             let mut byte = [0];
-            // `writes`: per round, by both threads.
+            // `writes`: number of writes per round, by both threads together.
             let mut time = |to: &mut PipeWriter, from: &mut PipeReader, writes: usize| {
                 let began = Stopwatch::of_process();
                 for _ in 0..rounds {

@@ -1,4 +1,4 @@
-//! Processor time, faults and processor of the measuring thread.
+//! Processor time of a thread or process; faults of this thread, and pinning it to a processor.
 
 use std::io;
 use std::mem;

@@ -19,22 +19,22 @@ const CALLS: usize = 1000;
 
 type Step = fn(u64) -> u64;
 
-/// A different function for each row and place, with branches that depend on its argument.
+/// A different function for each row and column of [`STEPS`], with branches that depend on its argument.
 #[inline(never)]
-fn step<const ROW: u32, const PLACE: u32>(input: u64) -> u64 {
-    let constant = u64::from(ROW * 16 + PLACE) * 2 + 1;
+fn step<const ROW: u32, const COLUMN: u32>(input: u64) -> u64 {
+    let constant = u64::from(ROW * 16 + COLUMN) * 2 + 1;
     let mut state = input.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(constant);
     if state & (1 << (20 + ROW)) != 0 {
         state = black_box(state ^ u64::from(ROW * 77));
     }
-    if state & (1 << (40 + PLACE)) != 0 {
+    if state & (1 << (40 + COLUMN)) != 0 {
         state = black_box(state.rotate_right(ROW + 1));
     }
     state
 }
 
 macro_rules! row {
-    ($row:literal: $($place:literal)*) => { [$(step::<$row, $place>),*] };
+    ($row:literal: $($column:literal)*) => { [$(step::<$row, $column>),*] };
     ($row:literal) => { row!($row: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15) };
 }
 
@@ -77,8 +77,8 @@ impl Work {
         }
         let mut state = black_box(sum);
         for _ in 0..CALLS {
-            let [row, place] = [state >> 56 & 15, state >> 60];
-            state = STEPS[row as usize][place as usize](state);
+            let [row, column] = [state >> 56 & 15, state >> 60];
+            state = STEPS[row as usize][column as usize](state);
         }
         black_box(state);
     }
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn steps_are_different_functions() {
-        let places: HashSet<usize> = STEPS.iter().flatten().map(|step| *step as usize).collect();
-        assert_eq!(places.len(), 256);
+        let addresses: HashSet<usize> = STEPS.iter().flatten().map(|step| *step as usize).collect();
+        assert_eq!(addresses.len(), 256);
         let results: HashSet<u64> = STEPS.iter().flatten().map(|step| step(u64::MAX)).collect();
         assert!(results.len() > 128, "{}", results.len());
     }
@@ -105,8 +105,8 @@ mod tests {
             let (mut state, mut seen) = (begin, HashSet::new());
             for _ in 0..10 * CALLS {
                 seen.insert(state >> 56);
-                let [row, place] = [state >> 56 & 15, state >> 60];
-                state = STEPS[row as usize][place as usize](state);
+                let [row, column] = [state >> 56 & 15, state >> 60];
+                state = STEPS[row as usize][column as usize](state);
             }
             assert!(seen.len() > 200, "{begin}: {}", seen.len());
         }

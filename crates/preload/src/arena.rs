@@ -1,5 +1,6 @@
-//! The manager's allocator. The program's allocator is unusable for the manager: its memory may be missing,
-//! and its lock may be held by a thread that waits for a page.
+//! The allocator of the manager, the process that moves the program's pages and shares its memory. The
+//! program's allocator is unusable for it: memory of that allocator may be missing, and a thread that waits
+//! for a page may hold its lock.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ops::Range;

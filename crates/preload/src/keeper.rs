@@ -35,7 +35,7 @@ impl Keeper {
 }
 
 /// Start the keeper. `launcher`: the launcher's PID and its eventfd. No memory that a fork copies may be
-/// registered yet: the fork would wait until the manager, which makes it, reads its message.
+/// registered with userfaultfd yet: the manager's fork would wait until the manager reads the fork event.
 pub(crate) fn start(
     shared: &'static Shared,
     block: &'static Block,
@@ -85,7 +85,7 @@ fn keep(
     unsafe { libc::_exit(0) }
 }
 
-/// Have the launcher kill the run, and this process last. Without a launcher, kill the run here.
+/// Have the launcher kill the run, and this process last. If it has not after 5 s, kill the run here.
 fn end(shared: &Shared, block: &Block, (launcher, bell): (u32, u32)) {
     let pid = block.pid.load(Ordering::Relaxed);
     let message =
@@ -108,7 +108,7 @@ fn end(shared: &Shared, block: &Block, (launcher, bell): (u32, u32)) {
             break;
         }
     }
-    // No root: the reaper may have ended.
+    // `u32::MAX`: do not search for descendants of the reaper (the launcher's child), which may have ended.
     family::kill(shared, u32::MAX);
     block.set_state(State::Ended);
 }

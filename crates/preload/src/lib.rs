@@ -1,7 +1,8 @@
 //! The library that `nearfar run` loads into a program.
 //!
 //! Before the program's `main`, it starts the **manager**, a separate process that shares the program's
-//! memory ([`process`]). Memory that is mapped by then stays unmanaged; later mappings are managed.
+//! memory ([`process`]) and moves pages of it to and from the far tier. Memory that is mapped by then stays
+//! unmanaged; later mappings are managed.
 
 use std::fs::File;
 use std::io::Write;
@@ -28,11 +29,12 @@ mod remap;
 #[global_allocator]
 static ARENA: arena::Arena = arena::Arena::new();
 
-/// The memory shared with the launcher. Not in the arena, of which the keeper has no copy.
+/// The memory shared with the launcher. Not in the arena (this library's heap): the [`keeper`], a forked
+/// process, has no copy of the arena.
 static SHARED: OnceLock<Shared> = OnceLock::new();
 
-/// Number of threads that keep processors busy for waiting threads (`--epf`). Usually more than a program has
-/// running threads.
+/// Number of stand-ins: threads that keep the processor of a thread busy while it waits for a page (`--epf`).
+/// Usually more than a program has running threads.
 const STAND_INS: usize = 16;
 
 /// Run by the dynamic linker before the program's own code.
@@ -69,11 +71,12 @@ fn begin(setup: &str) -> Result<(), String> {
         },
     };
     let pid = std::process::id();
+    // A block is the part of the shared memory for one process image.
     let block = shared.claim(pid).ok_or("the run has too many processes (4,096)")?;
     let block = &shared.blocks()[block];
     let owner = Owner::this_process().map_err(|error| format!("this process: {error}"))?;
 
-    // nearfar moves base pages: the first request for a part of a huge page would split it.
+    // nearfar moves base pages: the first move of a part of a huge page would split it.
     // SAFETY: a system call that takes numbers.
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
 
@@ -101,7 +104,7 @@ fn begin(setup: &str) -> Result<(), String> {
         }
     }
     let doorbell = kernel.doorbell();
-    kernel.exclude_all();
+    kernel.exclude_all().map_err(text)?;
     let world = World::new(kernel, store, sizes);
     // Set the state and wait until the launcher changes it. False if the launcher has ended: the program is
     // not managed.
@@ -135,8 +138,8 @@ fn begin(setup: &str) -> Result<(), String> {
     let manager = manager.map_err(text)?;
     let manager = manager.with_epf(nearfar_kernel::epf::parse(&setup.epf)?);
 
-    // Nothing is managed before the launcher has a copy of the descriptor: without one, missing pages would
-    // read as zeros if this process lost its own.
+    // Nothing is managed before the launcher has a copy of the userfaultfd: if this process lost the only
+    // one, missing pages would read as zeros.
     if !is_acknowledged(State::Ready) {
         return Ok(());
     }

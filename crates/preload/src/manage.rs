@@ -11,7 +11,7 @@ use crate::ARENA;
 /// Maximum time that the manager waits for messages between heartbeats and checks of the program.
 pub(crate) const BEAT_NS: u64 = 100_000_000;
 
-/// Publish memory in use and counters.
+/// Publish memory in use and counters to the launcher, in the process's block of shared memory.
 pub(crate) fn publish(manager: &Manager<Linux>, block: &Block) {
     let world = &manager.world;
     block.beat();
@@ -47,6 +47,7 @@ pub(crate) fn manage(
         if turn == Turn::Busy && !rounds.is_multiple_of(64) {
             continue;
         }
+        // A thread that waits at the doorbell needs new mappings registered at once.
         if manager.world.kernel().doorbell_rang() && manager.can_discover() {
             manager.discover();
             manager.world.kernel_mut().reset_doorbell();

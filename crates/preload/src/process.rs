@@ -1,9 +1,9 @@
-//! The manager as a separate process that shares the program's memory.
+//! The manager serves the program's page faults, from a separate process that shares the program's memory.
 //!
-//! A thread of the program would end with it and close the userfaultfds of children that still lack pages:
-//! they would read zeros. So the manager is created with `CLONE_VM` and without `CLONE_THREAD`: a process
-//! with the program's address space, but its own descriptors, signals, limits, credentials and session. It
-//! survives exit, kill and exec of the program, and adds no thread to the program.
+//! A thread of the program would end with the program, and close the userfaultfds of children that still
+//! lack pages: the children would read zeros. So the manager is created with `CLONE_VM` and without
+//! `CLONE_THREAD`: a process with the program's address space, but its own descriptors, signals, limits,
+//! credentials and session. It survives exit, kill and exec of the program, and adds no thread to it.
 //!
 //! libc cannot create such a process. The process needs thread-local memory, which only `pthread_create`
 //! allocates. So a thread creates the process and ends, but is never joined: libc does not free its
@@ -23,9 +23,11 @@ use nearfar_live::shared::{Block, Shared, State};
 
 use crate::{keeper, manage, pause};
 
-/// Bytes of the stacks: of the manager and the thread, of the intermediate process, and of stand-ins.
+/// Bytes of the stacks of the manager and of the thread that starts it.
 const STACK: usize = 1 << 20;
+/// Bytes of the stack of the intermediate process, which creates the manager.
 const SMALL_STACK: usize = 1 << 14;
+/// Bytes of the stack of a stand-in: a thread that keeps a processor busy while another waits for a page.
 pub(crate) const STAND_IN_STACK: usize = 1 << 15;
 
 /// The state with which the manager starts.
@@ -34,8 +36,9 @@ pub(crate) struct Parts {
     pub(crate) manager: Manager<Linux>,
     pub(crate) owner: Owner,
     pub(crate) shared: &'static Shared,
+    /// The part of `shared` for this process image.
     pub(crate) block: &'static Block,
-    /// The launcher's PID, and its eventfd.
+    /// The PID of the launcher (`nearfar run`), and its eventfd.
     pub(crate) launcher: (u32, u32),
     /// The program's descriptors, which the manager must close.
     pub(crate) program_fds: Vec<RawFd>,

@@ -1,10 +1,10 @@
-//! Wraps `mremap`, for memory that would be one mapping without the manager.
+//! Wraps `mremap`, for memory that would be one mapping if the manager did not register it with userfaultfd.
 //!
-//! If the program maps a part of a mapping anew with `MAP_FIXED`, the part is registered some 20 ms later
-//! than the rest. Until then the kernel has several mappings instead of one; if the part is written
-//! meanwhile, they stay separate. `mremap` refuses more than one mapping. So a reference to the **doorbell**
-//! makes the manager register new memory at once, and the call is repeated. If that fails too, the mappings
-//! are moved one by one.
+//! If the program maps a part of a mapping anew with `MAP_FIXED`, the manager registers the part some 20 ms
+//! later. Until then the kernel has several mappings instead of one; if the part is written meanwhile, they
+//! stay separate. `mremap` refuses more than one mapping. So this library references a page, the
+//! **doorbell**: its fault makes the manager register new memory at once. Then the call is repeated. If that
+//! fails too, the mappings are moved one by one.
 
 use std::fs::File;
 use std::io::Read;
@@ -44,11 +44,11 @@ extern "C" fn mremap(
     let is_managed = unsafe { libc::getpid() } == MANAGED.load(Ordering::Relaxed);
     let ring = || {
         let doorbell = DOORBELL.load(Ordering::Relaxed) as *const u8;
-        // SAFETY: a page of the library, which the manager places when it is referenced.
+        // SAFETY: a page of the library. The read waits until the manager maps a frame there.
         unsafe { doorbell.read_volatile() };
     };
-    // Linux 6.17 and later move several mappings at once to a given address: first unregistered ones, and
-    // then fail at a registered one with a part moved (`remap_move` in mm/mremap.c).
+    // Linux 6.17 and later move several mappings at once to a given address, but no registered ones: the call
+    // fails at the first of these, after moving those before it (`remap_move` in mm/mremap.c).
     if is_managed && flags & libc::MREMAP_FIXED != 0 {
         ring();
     }

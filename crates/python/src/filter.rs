@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::raise;
 
 /// Write the references of a trace that miss the caches of a machine to the trace `out`. Returns a
-/// description of these references. The filter `none` writes nothing.
+/// description of these references. The filter `none` selects all, and writes no trace.
 #[pyfunction]
 #[pyo3(signature = (trace, out, machine, *, filter, progress))]
 pub(crate) fn filter_view(

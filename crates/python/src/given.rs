@@ -29,8 +29,10 @@ fn to_given(value: &Bound<'_, PyAny>) -> PyResult<Given> {
         return Ok(Given::Flag(flag.is_true()));
     }
     if value.is_instance_of::<PyInt>() {
-        // A number beyond i128 becomes text, which every grammar refuses.
-        return Ok(value.extract().map_or(Given::Text(value.str()?.to_string()), Given::Whole));
+        // A number beyond i128 becomes text, which options of whole numbers and sizes refuse. Python
+        // itself refuses to print one of over 4300 digits.
+        let text = || value.str().map_or("a number of many digits".into(), |text| text.to_string());
+        return Ok(value.extract().map_or_else(|_| Given::Text(text()), Given::Whole));
     }
     if value.is_instance_of::<PyFloat>() {
         return Ok(Given::Real(value.extract()?));

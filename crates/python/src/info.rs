@@ -17,7 +17,7 @@ pub(crate) fn trace_open(py: Python<'_>, trace: PathBuf) -> PyResult<String> {
 }
 
 /// Returns JSON texts: the summary of `trace`, its heat map if requested, and, with the option `verify`, the
-/// verified files of `whole`, the trace of which `trace` is a view. A trace of sampled pages is refused
+/// verified files of `whole`. `trace` is `whole` after `--filter`. A trace of sampled pages is refused
 /// unless `sample` is true; its counts are not scaled up.
 #[pyfunction]
 #[pyo3(signature = (trace, whole, *, options, heat_map, sample, progress))]

@@ -126,7 +126,7 @@ pub(crate) fn live_check(
 /// Raise an error if userfaultfd lacks what `nearfar run` needs.
 #[pyfunction]
 pub(crate) fn live_probe() -> PyResult<()> {
-    // With one place in the parking area.
+    // 1: room for one frame in the parking area, which the program cannot reach.
     nearfar_live::linux::Linux::open(1).map(|_| ()).map_err(raise)
 }
 

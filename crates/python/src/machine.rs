@@ -22,7 +22,8 @@ pub(crate) fn machine_schema() -> String {
     schema()
 }
 
-/// Times of one memory reference, nanoseconds (T_TLB and T_DRAM of papers 000 and 001).
+/// Times of one memory reference, nanoseconds: T_TLB and T_DRAM of papers 000 (page-size advice) and 001
+/// (TLB and fault models).
 #[pyclass(frozen, eq, module = "nearfar._engine")]
 #[derive(PartialEq)]
 pub(crate) struct AccessTimes(nearfar_hardware::AccessTimes);
@@ -179,7 +180,7 @@ impl Machine {
 
     /// What the file lacks for processor times, as an error text; None if it lacks nothing.
     fn processor_lacks(&self) -> Option<String> {
-        // `None`: the page size of a virtual machine's host is the file's.
+        // `None`: do not override the file's page size of a virtual machine's host.
         self.hardware().processor(None).err().map(|why| why.to_string())
     }
 

@@ -18,7 +18,8 @@ use serde_json::json;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Nodes, distances, possible modes and the kernel's fallback orders of a machine, as JSON text.
+/// Nodes, distances, possible modes (memory set-up and order of allocation) and the kernel's fallback orders
+/// of a machine, as JSON text.
 #[pyfunction]
 pub(crate) fn numa_topology(machine: &Machine) -> PyResult<String> {
     let topology = machine.hardware().topology().map_err(raise)?;
@@ -70,7 +71,8 @@ pub(crate) fn numa_alloc(machine: &Machine, options: &Bound<'_, PyDict>) -> PyRe
     Ok(json!({ "rows": rows, "options": request.plain() }).to_string())
 }
 
-/// A trace, or without one a stream over `bytes`, in each mode. Returns `{"rows", "options"}` as JSON text.
+/// Run a trace, or a stream over `bytes` if `trace` is None, in each mode. Returns `{"rows", "options"}` as
+/// JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, trace, bytes, options, progress))]
 pub(crate) fn numa_run(
@@ -105,8 +107,8 @@ pub(crate) fn numa_run(
     })
 }
 
-/// Two guests in memory mode, each a trace, or without one uniform references to its `bytes`. Returns
-/// `{"rows", "options"}` as JSON text.
+/// Run two guests in memory mode. A guest without a trace loads from its `bytes` uniformly at random.
+/// Returns `{"rows", "options"}` as JSON text.
 #[pyfunction]
 #[pyo3(signature = (machine, *, traces, bytes, options, progress))]
 pub(crate) fn numa_pair(

@@ -26,7 +26,7 @@ pub(crate) fn output_check(
     request.check().map(drop).map_err(raise)
 }
 
-/// A claimed path: a folder with a file named ``holds``, or a file if that is None.
+/// A reserved output path: of a folder with a file named ``holds``, or of a file if that is None.
 #[pyclass]
 pub(crate) struct Output(Option<output::Output>);
 

@@ -30,10 +30,10 @@ fn study(
 /// Run the study on each machine. Returns JSON text:
 ///
 /// - `rows`, `records`, `footprint_bytes`
-/// - `lifetimes`: whether pages have lifetimes
+/// - `lifetimes`: whether the study applied the events that end pages (`unmap`, `exit`, ...)
 /// - `peak_resident_bytes`: null unless memory sizes are fractions of it
-/// - `left_out`: page sizes that a sampled trace does not support, each with the least memory in bytes that
-///   would hold all its pages; null if none suffices
+/// - `left_out`: page sizes that a sampled trace does not support, each with a lower bound of the memory in
+///   bytes that would hold all pages of this size; null if no memory suffices
 /// - `too_few_frames`: page and memory sizes not simulated, because the memory has too few frames
 /// - `options`: as parsed
 #[pyfunction]

@@ -11,8 +11,8 @@ use pyo3::types::PyDict;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Run the study. Returns `{"rows": [...], "details": [...], "options"}` as JSON text: rows and details in
-/// the same order, and the parsed options.
+/// Run the study. Returns `{"rows": [...], "details": [...], "options": {...}}` as JSON text. Rows and
+/// details have the same order; the options are the parsed ones.
 #[pyfunction]
 #[pyo3(signature = (trace, machine, *, options, progress))]
 pub(crate) fn ssd(

@@ -13,8 +13,8 @@ pub(crate) fn elf_build_id(py: Python<'_>, file: PathBuf) -> PyResult<Option<Str
     py.detach(|| build_id(&file)).map_err(raise)
 }
 
-/// The symbols at offsets of an ELF file: `[{"function", "start", "file", "line"}, ...]` as JSON text.
-/// `debug`: a separate file with its debug information.
+/// The symbols at offsets of an ELF file, as JSON text: `[{"function", "start", "file", "line"}, ...]`
+/// ([`nearfar_symbols::Symbol`]). `debug`: a separate file with its debug information.
 #[pyfunction]
 #[pyo3(signature = (image, offsets, *, debug))]
 pub(crate) fn elf_names(

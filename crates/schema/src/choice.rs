@@ -94,8 +94,9 @@ pub fn unknown(kind: &str, given: &Given, entries: &[Entry]) -> String {
     format!("no {kind} '{}'; choose one of {}", given.shown(), names.join(", "))
 }
 
-/// Declare an enum of plain variants with names. Their documentation is the help text. `"pattern"
-/// in "patterns"` names the registry, if several options share it.
+/// Declare an enum of plain variants with names. Their documentation is the help text. `"pattern"`
+/// is the noun in messages. `"pattern" in "patterns"` also names the registry, if several options
+/// share it.
 ///
 /// ```
 /// nearfar_schema::choices! {

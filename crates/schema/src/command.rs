@@ -8,15 +8,15 @@ pub struct Command {
     /// Its name, as typed after `nearfar`.
     pub name: &'static str,
     pub options: fn() -> Vec<Spec>,
-    /// Its tables.
+    /// Tables of its result.
     pub rows: &'static [Table],
 }
 
-/// Name of a table, and its declaration: [`column::to_json`](crate::column::to_json).
+/// Name of a table, and [`column::to_json`](crate::column::to_json) of its rows' type.
 pub type Table = (&'static str, fn() -> Json);
 
-/// All declarations as JSON: commands by name, each with its options and tables, and registries by
-/// name.
+/// All declarations as JSON: commands by name, each with its options and tables; and by name, the
+/// registries: lists of choices that options share.
 pub fn to_json<'a>(all: impl IntoIterator<Item = &'a Command>) -> Json {
     let mut commands = Map::new();
     let mut registries = Map::new();

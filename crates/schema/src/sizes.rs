@@ -6,7 +6,7 @@ use crate::units::{self, MemorySize};
 use crate::value::refuse;
 use crate::{Given, Value};
 
-/// A number in the type's base unit, or text with a unit.
+/// Types whose values are given as a number in the type's base unit, or as text with a unit.
 macro_rules! amounts {
     ($($(#[$attribute:meta])* $name:ident, $metavar:literal, $parse:path, $unit:literal, $expected:literal,
        $fix:literal, $plain:expr;)*) => {

@@ -26,7 +26,7 @@ pub trait Value: Sized {
     const ARGUMENT: bool = false;
     /// Placeholder in help: `SIZE`, `COUNT`; empty for a flag.
     const METAVAR: &'static str;
-    /// The registry of its names, if several options share it.
+    /// Name of the list of its valid names (its registry), if several options share the list.
     const REGISTRY: &'static str = "";
     /// The type in a Python signature.
     fn python() -> String;

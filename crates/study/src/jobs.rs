@@ -1,4 +1,4 @@
-//! Runs independent simulations of a study (cells, or policies x seeds) in parallel.
+//! Runs independent simulations of a study (SSD settings, or policies x seeds) in parallel.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};

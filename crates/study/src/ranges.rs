@@ -76,8 +76,8 @@ impl<T: Copy> Ranges<T> {
         Some((first, last, value))
     }
 
-    /// Move the ranges in `first..=last` by `by` pages (modulo 2^64), replacing what they overlap, and
-    /// apply `moved` to their values.
+    /// Move the ranges in `first..=last` by `by` pages (modulo 2^64) and apply `moved` to their values. The
+    /// destination loses its old ranges.
     pub fn shift(&mut self, first: u64, last: u64, by: u64, moved: impl Fn(T) -> T) {
         let ranges: Vec<(u64, u64, T)> = self.within(first, last).collect();
         self.unmap(first, last);

@@ -1,7 +1,7 @@
 //! Symbols: functions and source lines of addresses, from ELF files and perf maps.
 //!
-//! `object`, `gimli` and `addr2line` read ELF and DWARF. A file may be hostile; parts that cannot be read
-//! have no names.
+//! `object`, `gimli` and `addr2line` read ELF and DWARF. A file may be hostile: parts that cannot be
+//! parsed yield no names and no error.
 
 mod elf;
 mod perf;
@@ -16,7 +16,7 @@ use serde::Serialize;
 pub struct Symbol {
     /// The function, demangled. With inlining, the outermost one.
     pub function: Option<String>,
-    /// Start address of the function in the file, if it has no name.
+    /// Start address in the file of a function without a name.
     pub start: Option<u64>,
     /// Source file. With inlining, that of the innermost function.
     pub file: Option<String>,

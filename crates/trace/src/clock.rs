@@ -57,12 +57,12 @@ impl Clock {
     /// Seconds from the first record until there were `records` records.
     pub fn seconds(&self, records: u64) -> f64 {
         let next = self.records.partition_point(|known| *known < records);
-        let known = |at: usize| (self.records[at] as f64, self.milliseconds[at] as f64 / 1e3);
-        let before = next.checked_sub(1).map_or((0.0, 0.0), known);
+        let sample = |at: usize| (self.records[at] as f64, self.milliseconds[at] as f64 / 1e3);
+        let before = next.checked_sub(1).map_or((0.0, 0.0), sample);
         if next == self.records.len() {
             return before.1;
         }
-        let after = known(next);
+        let after = sample(next);
         before.1 + (after.1 - before.1) * (records as f64 - before.0) / (after.0 - before.0)
     }
 

@@ -50,7 +50,7 @@ impl Reader {
     }
 
     /// Open a trace folder that may hold a sample of pages ([`crate::sample`]). Checks `trace.json`
-    /// and the footers of the parts, but reads no records.
+    /// and the footers of the parts (Parquet files), but reads no records.
     ///
     /// # Errors
     /// It is not a trace, is damaged or contradicts itself, or a file is missing.
@@ -81,7 +81,7 @@ impl Reader {
         &self.dir
     }
 
-    /// Events of the address space.
+    /// Events of address spaces (`mmap`, `fork`, ...), from the table `regions.parquet`.
     ///
     /// # Errors
     /// The table cannot be read, is damaged, or lacks the events that `trace.json` counts.

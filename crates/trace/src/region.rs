@@ -40,7 +40,7 @@ pub enum RegionKind {
     Free,
     /// The pages of a range and the contents of its file there were discarded (`MADV_REMOVE`).
     Remove,
-    /// A range was locked in memory (`mlock`). Kernel records show which pages this makes resident.
+    /// A range was locked in memory (`mlock`). Records of kernel accesses show which pages this loads.
     Lock,
     /// A range was unlocked (`munlock`).
     Unlock,
@@ -53,10 +53,10 @@ pub enum RegionKind {
     /// From now on, huge pages of the process follow the kernel's setting (`to` is 0), are disabled
     /// (1), or are limited to advised ranges (2), also after `execve` (`PR_SET_THP_DISABLE`).
     ThpDisable,
-    /// A file's page cache got this range of synthetic kernel addresses.
+    /// The capture gave a file's page cache this range of kernel addresses, which it made up.
     File,
-    /// Since the previous `Idle` event, all recorded threads were in system calls for `to`
-    /// nanoseconds in total. During the remaining time, `offset` / 1000 threads ran on average.
+    /// Since the previous `Idle` event, no recorded thread ran for `to` nanoseconds, because all were in
+    /// system calls. During the remaining time, `offset` / 1000 threads ran on average.
     Idle,
     /// A thread began.
     ThreadStart,

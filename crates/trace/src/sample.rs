@@ -16,8 +16,8 @@ use crate::record::{Kind, KindSet};
 
 /// log2 of the size of sampled pages.
 pub const PAGE_SHIFT: u32 = 12;
-/// Address bits that determine whether a page is sampled. Synthetic kernel addresses of files have
-/// more bits, which are ignored.
+/// Address bits that determine whether a page is sampled. The kernel addresses that stand for files
+/// in the page cache have more bits, which are ignored.
 const ADDR_BITS: u32 = 48;
 
 /// The sample that a trace holds.
@@ -87,7 +87,7 @@ impl PageSample {
         counts.fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 
-    /// A message if it contradicts the number of records by kind.
+    /// A message if the sample contradicts the number of records by kind.
     pub(crate) fn contradiction(&self, records: &BTreeMap<Kind, u64>) -> Option<String> {
         let total = records.values().fold(0u64, |sum, count| sum.saturating_add(*count));
         if let Some(burst) = self.bursts.iter().find(|b| b.start > b.end || b.end > total) {

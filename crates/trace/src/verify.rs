@@ -1,4 +1,4 @@
-//! Verifies a trace: reads every file, decodes every page, compares every count.
+//! Verifies a trace: reads every file, decodes every record, compares every count.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,13 +20,13 @@ pub struct Verified {
     /// Its name in the trace folder.
     pub file: String,
     pub bytes: u64,
-    /// Records of a part, events of `regions.parquet`.
+    /// Number of records of a part (a Parquet file of records), or of events in `regions.parquet`.
     pub rows: u64,
     /// Its checksum; absent if `trace.json` has none.
     pub checksum: Option<Checksum>,
 }
 
-/// Called regularly with the number of records done. An error ends the run.
+/// Called regularly with the number of records done. An error stops the verification.
 pub type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
 /// Records between two calls of [`OnProgress`].
@@ -48,7 +48,7 @@ pub fn verify(reader: &Reader, on_progress: OnProgress<'_>) -> Result<Vec<Verifi
         let bytes = compare(&dir.join(&part.file), Some(part.bytes), part.checksum)?;
         let (file, rows, checksum) = (part.file.clone(), part.records, part.checksum);
         files.push(Verified { file, bytes, rows, checksum });
-        // No records yet, but an error ends the run.
+        // No records are done yet, but the caller may stop the verification.
         on_progress(0)?;
     }
     let regions = dir.join(region::FILE);

@@ -1,4 +1,4 @@
-"""``advise``: a page size for each virtual machine (paper 000).
+"""``advise``: a page size for each virtual machine (paper 000 in docs/reproduce.md).
 
 For each VM (workload, memory size, storage): the page size of least *predicted* time per reference,
 or 4 KiB if the gain is below a threshold; the nearest size that the architecture can set; and the
@@ -170,13 +170,13 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
         is_whole_vm = bool(traces.open(trace).info["source"].get("vm_memory_bytes"))
         storages = list(dict.fromkeys(vm.storage for vm in group))
         study_options |= {
-            # With `ENOUGH`, the largest pages are simulated too, for `_add_large_pages`.
+            # `_add_large_pages` needs rows with `ENOUGH` memory, which holds pages of every size.
             "memory": ",".join([*memories, *([str(ENOUGH)] if as_machine else [])]),
             "machine": loaded[first.machine],
             "storage": storages if as_machine else [first.storage],
         }
         if as_machine:
-            # A whole virtual machine's trace has the host's pages, so `paging` refuses `nested`.
+            # Pages in a whole virtual machine's trace are the host's: `paging` refuses `nested`.
             default = None if is_whole_vm else _default_nested(loaded[first.machine])
             study_options["nested"] = options["nested"] or default
         study = paging(trace, progress=progress, **study_options)

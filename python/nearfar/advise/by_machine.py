@@ -33,7 +33,7 @@ from nearfar.page_choice import (
 #: Name of the view, and value of ``model`` in its rows.
 MODEL: Final = "machine"
 
-#: The largest part of the time in words, by ``limit``.
+#: Words for each value of ``limit``, the largest part of the time.
 _LIMITS: Final = {
     "processor": "instructions",
     "translation": "TLB misses",

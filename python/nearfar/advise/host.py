@@ -87,7 +87,7 @@ def _host(name: str, run: AdviseRun, rows: Sequence[declared.Row]) -> Host:
     for row in rows:
         page = row["settable_page_bytes"]
         if row["mechanism"] == "hugetlb":
-            pools[page] = pools.get(page, 0) + math.ceil(_given(row) / page)
+            pools[page] = pools.get(page, 0) + math.ceil(_vm_memory(row) / page)
         elif row["memory_fraction"]:
             # Huge pages of a pool are never swapped.
             over = round(row["memory_bytes"] / row["memory_fraction"]) - row["memory_bytes"]
@@ -102,9 +102,9 @@ def _host(name: str, run: AdviseRun, rows: Sequence[declared.Row]) -> Host:
     return Host(
         machine=name,
         vms=len(rows),
-        memory_bytes=sum(map(_given, rows)),
+        memory_bytes=sum(map(_vm_memory, rows)),
         guests=all(row["guest_memory_bytes"] for row in rows),
-        # Bloat can be negative: a memory limit may hold fewer bytes in whole larger pages.
+        # Bloat is negative if fewer bytes fit into a memory limit as whole larger pages.
         bloat_bytes=sum(
             max(row["bloat_bytes"] or 0, 0) for row in rows if not row["guest_memory_bytes"]
         ),
@@ -114,6 +114,6 @@ def _host(name: str, run: AdviseRun, rows: Sequence[declared.Row]) -> Host:
     )
 
 
-def _given(row: declared.Row) -> int:
+def _vm_memory(row: declared.Row) -> int:
     """The memory of a VM: guest memory if it is set, else program memory."""
     return row["guest_memory_bytes"] or row["memory_bytes"]

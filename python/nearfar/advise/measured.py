@@ -30,7 +30,7 @@ from nearfar.sizes import list_of
 if TYPE_CHECKING:
     import pyarrow
 
-#: In place of an unknown memory size: so large that :func:`predict` adds no point from the TLB.
+#: For an unknown memory size: so large that :func:`predict` derives no fault rate from TLB misses.
 _UNKNOWN_MEMORY: Final = 1 << 62
 
 

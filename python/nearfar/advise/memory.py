@@ -1,4 +1,4 @@
-"""How much memory a program and its guest need."""
+"""How much memory a program needs, and the guest (virtual machine) that runs it."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def size_guest(row: Advice, whole: bool) -> None:
         row: the advice.
         whole: whether the trace is of a whole virtual machine, its system included.
     """
-    # Larger pages can also lower the peak; the guest gets no less for that.
+    # Larger pages can also lower the peak (`bloat_bytes` < 0); the guest gets no less for that.
     program = row["memory_bytes"] + max(row["bloat_bytes"] or 0, 0)
     if whole:
         row["guest_memory_bytes"] = memory = guest_memory(program, 0)

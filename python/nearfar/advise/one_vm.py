@@ -77,7 +77,7 @@ def advice(
     exact = costs.exact([points[size] for size in every])
     row = new_row(vm, (memory, fraction), prediction, choice, tried, exact)
     simulated = {point["page_bytes"]: point["simulated_ns"] for point in row["curve"]}
-    place = prediction.sizes.index(choice.advised)
+    index = prediction.sizes.index(choice.advised)
     error = left_out_error(seen, choice.advised, costs, memory, tlb)
     judged = choice.model
     if len(seen) > 1 and {*tried} <= {*fitted}:
@@ -92,8 +92,8 @@ def advice(
     row["left_out_error"] = error
     row["largest_error"] = max(abs(prediction.at(size) / simulated[size] - 1) for size in tried)
     row["limit"] = _limit(
-        float(prediction.translation[place]) - costs.times.tlb_ns,
-        float(prediction.data[place]) - costs.times.dram_ns,
+        float(prediction.translation[index]) - costs.times.tlb_ns,
+        float(prediction.data[index]) - costs.times.dram_ns,
         prediction.at(choice.advised),
     )
     row["why"] = why(row)
@@ -117,7 +117,7 @@ def new_row(
     tried: Sequence[int],
     exact: tuple[Array, Array],
 ) -> Advice:
-    """A row without ``limit``, ``why`` and the columns that only one view has.
+    """A row. Callers set ``limit``, ``why``, and the columns that are always None or empty here.
 
     Args:
         vm: the virtual machine.
@@ -195,8 +195,8 @@ def new_row(
 def _choose(vm: Vm, prediction: Prediction, tried: Sequence[int]) -> Choice:
     """Choose from predictions alone.
 
-    A gain smaller than ``left_out_error`` counts: times at fitted sizes are known exactly, and
-    :meth:`Prediction.best` raises the other times (docs/advise.md).
+    A gain counts even if it is smaller than ``left_out_error``: times at fitted sizes are known
+    exactly, and :meth:`Prediction.best` adds a margin to the other times (docs/advise.md).
     """
     model = prediction.best(tried)
 

@@ -265,9 +265,8 @@ ROWS: Final = Rows(
         ),
         byte_size(
             "thrashes_below_bytes",
-            "Memory below which the program takes over twice as long; null if it never does, or "
-            "without "
-            "`--slowdown`.",
+            "Memory below which the program takes over twice as long as with enough memory; null "
+            "if it never does, or without `--slowdown`.",
             nullable=True,
         ),
         byte_size(
@@ -316,7 +315,7 @@ CURVE: Final = Rows(
         number(
             "data_ns", "Time of memory accesses and page faults, simulated.", "ns per reference"
         ),
-        flag("fitted", "Whether the model was fitted to this size.", title="to the model"),
+        flag("fitted", "Whether the model was fitted to this size.", title="seen by the model"),
     ),
     keys=("page_bytes",),
     metrics={"simulated_ns": "less", "predicted_ns": "less"},

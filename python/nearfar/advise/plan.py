@@ -147,25 +147,25 @@ def _of_traces(
         # A single machine may borrow storages of built-in machines; several use their own.
         machine = machines.paging_machine(name, (storage or ()) if len(named) == 1 else ())
         loaded[str(name) if isinstance(name, str | Path) else machine.name] = machine
-    places = [
+    pairs = [
         (name, device)
         for name, machine in loaded.items()
         for device in (machine.storages if storage is None else storage)
         if device in machine.storages
     ]
-    if not places:
+    if not pairs:
         raise NearfarError(
             f"--storage: no {', '.join(storage or ['storage'])} on {', '.join(loaded)}; "
             "see `nearfar machine list`"
         )
     options = _with_view(options, loaded.values())
     memories = list(dict.fromkeys(_single_memories(str(options["memory"]))))
-    several = len(memories) * len(places) > 1
+    several = len(memories) * len(pairs) > 1
     vms = []
     for path in traces:
         stem = path.name.removesuffix(".trace")
         for text in memories:
-            for name, device in places:
+            for name, device in pairs:
                 suffix = f"-{text.replace(' ', '').replace('%', '')}-{device}" if several else ""
                 vms.append(
                     Vm(

@@ -320,9 +320,9 @@ def left_out_error(
     """
     if len(points) < 4:
         return None
-    place = min(range(len(points)), key=lambda i: abs(np.log2(points[i].page_bytes / size)))
+    nearest = min(range(len(points)), key=lambda i: abs(np.log2(points[i].page_bytes / size)))
     largest = 0.0
-    for index in range(max(1, place - 1), min(len(points) - 1, place + 2)):
+    for index in range(max(1, nearest - 1), min(len(points) - 1, nearest + 2)):
         translation, data = costs.exact([points[index]])
         time = from_others(points, points[index].page_bytes, costs, memory_bytes, tlb)
         largest = max(largest, abs(time / float((translation + data)[0]) - 1))
@@ -397,7 +397,7 @@ def _bridge(
     x = np.log2(_column(points, "page_bytes"))
     misses, faults, pages = (_log(_column(points, n)) for n in ("misses", "faults", "pages"))
     second = np.exp2(_line(at, x, _log(_column(points, "second")), (0.0, 0.0)))
-    second[second <= 2 * _MIN_RATE] = 0.0  # 0 before `_log`
+    second[second <= 2 * _MIN_RATE] = 0.0  # was 0; `_log` raised it
 
     # The page size at which the memory has as many frames as the TLB has entries.
     crossing = float(np.log2(memory_bytes / entries))

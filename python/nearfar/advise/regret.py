@@ -13,7 +13,7 @@ import numpy as np
 from nearfar.declared import advise as declared
 from nearfar.errors import NearfarError
 
-#: Goals of ``--evaluate``: regret at the median and at the 95th percentile, by ``sizes``.
+#: Goals of ``--evaluate``: median and 95th percentile of regret, with ``--sizes all`` and fewer.
 GOALS: Final = {"all": (0.02, 0.05), "few": (0.05, 0.10)}
 
 NO_REGRET: Final = (
@@ -26,7 +26,7 @@ class Group(TypedDict):
     """Regret over the rows of a group: ``all``, or a ``MACHINE/STORAGE``.
 
     ``median``, ``p95`` and ``worst`` are of the model's page (``model_regret``). ``papers``: rows
-    that used the papers' forms. ``exceed``: rows above the goal at the 95th percentile.
+    predicted by the papers' curves. ``exceed``: rows above the goal at the 95th percentile.
     """
 
     group: str
@@ -65,10 +65,10 @@ class Evaluation(TypedDict):
 
 
 def evaluate(rows: Iterable[declared.Row], sizes: str = "all") -> Evaluation:
-    """Regret over all rows and by storage, and the rows that exceed the goals.
+    """Regret over all rows and by machine and storage, and the rows that exceed the goals.
 
-    The goals are for the model's page (``model_regret``), because the threshold ``min_gain`` of the
-    advised page adds at most ``min_gain`` to the regret.
+    The goals are for the model's page (``model_regret``). The advised page is 4 KiB if the
+    predicted gain is below ``min_gain``, which intentionally adds up to about that much regret.
 
     Raises:
         NearfarError: the rows are of ``--view machine``, which has no model.
@@ -110,6 +110,7 @@ def evaluate(rows: Iterable[declared.Row], sizes: str = "all") -> Evaluation:
                 "memory_fraction": row["memory_fraction"],
                 "machine": row["machine"],
                 "storage": row["storage"],
+                # The page of `model_regret`; never null here.
                 "model_page_bytes": row["judged_page_bytes"] or row["model_page_bytes"],
                 "best_page_bytes": row["best_page_bytes"],
                 "model_regret": _regret(row),

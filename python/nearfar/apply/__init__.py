@@ -40,7 +40,7 @@ from nearfar.result import Result
 from nearfar.schema import complete, count, takes
 from nearfar.sizes import parse_bytes
 from nearfar.thp import is_policy, largest
-from nearfar.thp import settings as words_of
+from nearfar.thp import settings as settings_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -133,12 +133,12 @@ def apply(
     repeat = count("--repeat", values["repeat"], 1)
     threads = count("--threads", values["threads"], 0, 1024)
     policy = page if isinstance(page, str) and is_policy(page) else None
-    words = None if policy is None else words_of(policy)
+    policy_settings = None if policy is None else settings_of(policy)
     if policy is not None:
         page_bytes = largest(policy)
     else:
         page_bytes = parse_bytes(page, "--page") if isinstance(page, str) else page
-    planned = plan(page_bytes, sysfs, words=words)
+    planned = plan(page_bytes, sysfs, words=policy_settings)
     if not values["yes"]:
         return ApplyResult(replace(planned, setting=policy), argv, done=False)
     trace = values["trace"]
@@ -158,7 +158,7 @@ def apply(
             progress(done, len(runs))
         sys.stdout.flush()
         change = (
-            applied(page_bytes, sysfs, runtime, words=words)
+            applied(page_bytes, sysfs, runtime, words=policy_settings)
             if setting == _PAGE_RUN
             else nullcontext()
         )

@@ -20,11 +20,11 @@ from nearfar.errors import NearfarError
 from nearfar.processes import handling, process_tree
 
 _PR_SET_THP_DISABLE, _PR_GET_THP_DISABLE = 41, 42
-#: Seconds between samples of the command's own peak, which take no locks.
+#: Seconds between samples of the command's own peak RSS, which take no locks.
 _PAUSE = 0.002
-#: Seconds between samples of all its processes: first, maximum, and growth factor.
+#: Seconds between samples of the memory of its process tree: first, maximum, growth factor.
 _FIRST_PAUSE, _MAX_PAUSE, _GROWTH = 0.001, 0.1, 1.2
-#: Minimum pause as a multiple of the time of a sample, because faults wait for its locks.
+#: Minimum pause as a multiple of a sample's duration: page faults wait for the sample's locks.
 _MIN_PAUSE = 20
 
 
@@ -41,8 +41,9 @@ class Measured:
         minor_faults: their faults without I/O.
         major_faults: their faults that waited for storage or swap.
         peak_rss_bytes: peak resident set of the command or its largest child; None if it ended
-            before the first sample.
-        anon_huge_bytes: largest sampled sum of ``AnonHugePages`` (2 MiB pages only); None as above.
+            before the first sample, and its peak is below that of this process.
+        anon_huge_bytes: largest sampled sum of ``AnonHugePages`` (2 MiB pages only); None
+            without a sample.
     """
 
     exit_code: int
@@ -85,7 +86,8 @@ def run(
             except OSError as error:
                 raise NearfarError(f"{command[0]}: cannot be run: {error.strerror}") from None
         forwarded.child = child
-        huge, rss, pause, due = 0, 0, _FIRST_PAUSE, start
+        huge: int | None = None
+        rss, pause, due = 0, _FIRST_PAUSE, start
         unreaped = os.WEXITED | os.WNOWAIT
         if not sample:
             os.waitid(os.P_PID, child.pid, unreaped)
@@ -94,7 +96,8 @@ def run(
                 rss = max(rss, kib(child.pid, "status", "VmHWM:"))
             else:
                 tree = process_tree(child.pid)
-                huge = max(huge, sum(kib(pid, "smaps_rollup", "AnonHugePages:") for pid in tree))
+                in_use = sum(kib(pid, "smaps_rollup", "AnonHugePages:") for pid in tree)
+                huge = max(huge or 0, in_use)
                 rss = max(rss, *(kib(pid, "status", "VmHWM:") for pid in tree))
                 ended_at = time.monotonic()
                 due = ended_at + max(pause, _MIN_PAUSE * (ended_at - now))
@@ -118,7 +121,7 @@ def run(
         minor_faults=minor,
         major_faults=major,
         peak_rss_bytes=rss * 1024 or None,
-        anon_huge_bytes=huge * 1024 if sample and rss else None,
+        anon_huge_bytes=None if huge is None else huge * 1024,
     )
 
 
@@ -126,7 +129,7 @@ def run(
 def huge_pages(disable: bool | None) -> Iterator[None]:
     """Set ``PR_SET_THP_DISABLE`` for this process, which a child inherits.
 
-    Setting it between fork and exec would count faults of the copied Python as the command's.
+    If the child set it before exec, faults of the forked Python would count as the command's.
     """
     libc = ctypes.CDLL(None)
     before = libc.prctl(_PR_GET_THP_DISABLE, 0, 0, 0, 0)
@@ -136,7 +139,7 @@ def huge_pages(disable: bool | None) -> Iterator[None]:
         yield
     finally:
         if disable is not None:
-            # Bit 1: except mappings with MADV_HUGEPAGE (Linux 6.18).
+            # Bit 1 exempts mappings with MADV_HUGEPAGE (Linux 6.18).
             libc.prctl(_PR_SET_THP_DISABLE, before & 1, before & 2, 0, 0)
 
 
@@ -148,7 +151,7 @@ class _Forwarded:
 
 @contextmanager
 def _forwarded_signals() -> Iterator[_Forwarded]:
-    """Forward signals that would end this process to the command."""
+    """Forward to the command the signals that would end this process."""
     forwarded = _Forwarded()
 
     def forward(number: int, _frame: FrameType | None) -> None:

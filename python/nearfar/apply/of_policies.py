@@ -56,8 +56,8 @@ def predicted(trace: Path, policy: str, acting: Mapping[int, str], threads: int)
                 (summary, "huge_allocations"),
                 (
                     "direction",
-                    "predicted are faults of more than 100 us; measured are large "
-                    "pages of all programs",
+                    "predicted are faults of more than 100 us; measured are allocations of "
+                    "large pages by all programs",
                 ),
             ),
         ]
@@ -75,7 +75,7 @@ def prediction_row(
 
     Args:
         quantity: its name.
-        values: predicted for the present setting, and for the one to apply.
+        values: predicted for ``base`` (base pages, or the present setting) and for ``page``.
         measured: the summary, and the nearest quantity in it.
         comparison: how the two can be compared (``ratio``, ``direction``, ``no``), and why.
     """

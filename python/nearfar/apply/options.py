@@ -119,7 +119,7 @@ _PREDICTION: Final = Rows(
         number("ratio", "page / base.", nullable=True),
         text(
             "measured",
-            "Measured quantity nearest to the predicted one; null if there is none.",
+            "Measured quantity that best corresponds to the predicted one; null if there is none.",
             nullable=True,
         ),
         number("measured_base", "Median of the measured quantity at `base`.", nullable=True),

@@ -4,10 +4,11 @@
 Linux 6.8, one for each size (``hugepages-64kB/enabled``):
 https://docs.kernel.org/admin-guide/mm/transhuge.html. They apply to the whole machine.
 
-This process undoes its changes. If it is killed, a watchdog process, which waits for its end,
-undoes them. Neither needs the journal, which the command may have deleted; it is written before any
-change. If the watchdog is killed as well, the next run or :func:`restore` undoes the changes from
-the journal. A lock, which the watchdog also holds, prevents concurrent changes.
+The changes last while ``nearfar apply`` runs a command. This process undoes its changes at the end.
+If it is killed, a watchdog process undoes them. Neither needs the journal, a list of the changes
+that is written before the first one: the command may have deleted it. If the watchdog is killed as
+well, the next run or :func:`restore` undoes the changes from the journal. A lock, which the
+watchdog also holds, prevents concurrent changes.
 """
 
 from __future__ import annotations
@@ -126,8 +127,8 @@ def plan(
     then get the largest size that is not off. With ``asking``, the size is set to ``madvise`` and
     all others to ``never``; programs that do not request huge pages then get none.
 
-    With ``words`` (values by file), these are written instead. Of the other page sizes, the largest
-    then inherits the setting for all sizes, and the rest are turned off.
+    With ``words`` (values by file), these are written instead. All other page sizes are turned off,
+    except the largest that the kernel has, which inherits the setting for all sizes.
 
     Raises:
         NearfarError: this kernel does not support the size; the message names the nearest one.
@@ -165,7 +166,7 @@ def _changes(words: Mapping[str, str], sysfs: Path) -> tuple[Change, ...]:
     wanted = {**dict.fromkeys(files.values(), "never"), **words}
     largest = files[max(files)]
     if largest not in words:
-        # Of the sizes without a value, only the largest follows the setting for all sizes.
+        # Without a value of its own, the largest size follows the setting for all sizes.
         wanted[largest] = "inherit"
     changes = []
     for file, becomes in wanted.items():

@@ -90,10 +90,6 @@ def _run() -> int:
         return _fail(f"{error.object[:60]}: character {error.start + 1} is not UTF-8; rename it", 2)
 
 
-#: Commands that take a program after `--`.
-_WITH_PROGRAM: Final = ("capture", "size", "watch")
-
-
 def _unknown(error: click.exceptions.NoSuchOption) -> str:
     """The message for an option that a command does not have."""
     import difflib
@@ -101,13 +97,14 @@ def _unknown(error: click.exceptions.NoSuchOption) -> str:
     context = error.ctx
     assert context is not None
     known = [flag for param in context.command.params for flag in param.opts if flag[:2] == "--"]
-    # A command may have advice on an option of a similar tool (`obj` in its SETTINGS).
+    # A command file may advise on options of similar tools (`obj` in its SETTINGS for Typer).
     instead = (context.obj or {}).get(error.option_name)
     if instead is None:
         near = difflib.get_close_matches(error.option_name, known, 1)
         command = f"`{context.command_path} --help` lists"
         instead = f"did you mean {near[0]}? ({command} them)" if near else f"{command} all options"
-        if not near and context.command_path.removeprefix("nearfar ") in _WITH_PROGRAM:
+        takes_program = any("-- COMMAND" in (p.metavar or "") for p in context.command.params)
+        if not near and takes_program:
             instead += "; put `--` before a program and its options"
     return f"{error.option_name}: no such option; {instead}"
 

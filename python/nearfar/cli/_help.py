@@ -18,7 +18,7 @@ _OUTPUT: Final = frozenset(
 )
 
 #: Parameters that help shows first, by command; the others are advanced. A command without an entry
-#: shows all first.
+#: has no advanced options.
 _FIRST: Final[Mapping[str, str]] = {
     "advise": "memory machine storage arch min_gain page_sizes slowdown emit out",
     "capture": "start_after stop_after max_refs follow_forks sample output",
@@ -39,7 +39,7 @@ _FIRST: Final[Mapping[str, str]] = {
 
 
 def section(command: str, parameter: str, *, is_declared: bool) -> str:
-    """The section of a command's option; one that a study declares is never an output option."""
+    """The help section of an option; one of :mod:`nearfar.declared` is no output option."""
     if parameter in _OUTPUT and not is_declared:
         return OUTPUT
     first = _FIRST.get(command)

@@ -90,7 +90,7 @@ def add_shared_options(command: str, run: Callable[..., object]) -> Callable[...
     parameters.sort(key=lambda each: 0 if _is_argument(each) else 1 if each.name in declared else 2)
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     added = [name for name in SHARED if name not in signature.parameters]
-    # `advise` has its own `set_`, which it refuses for a fleet: its file names the machines.
+    # `advise` has its own `set_`, which it refuses for a fleet: a fleet's file names the machines.
     adds_set = "machine" in signature.parameters and "set_" not in signature.parameters
 
     @functools.wraps(run)
@@ -126,12 +126,12 @@ def add_shared_options(command: str, run: Callable[..., object]) -> Callable[...
 
 
 def _inputs(given: Mapping[str, object]) -> Iterable[str | Path]:
-    """A command's inputs, which no output replaces: paths, and texts that name a file or trace."""
+    """A command's inputs, which outputs must not replace: paths, and names of files or traces."""
     for name, value in given.items():
         if name in _OUTPUTS:
             continue
         for item in value if isinstance(value, list | tuple) else [value]:
-            # A policy, say, may have the name of a folder, so a folder must be a trace.
+            # A text such as a policy's name may also be a folder's: a folder must be a trace.
             if isinstance(item, Path) or (
                 isinstance(item, str)
                 and item
@@ -164,7 +164,7 @@ def _completed(
 
 
 def _of_option(option: Option, parameter: inspect.Parameter) -> inspect.Parameter:
-    """A declared option as a parameter for Typer; the engine parses its value."""
+    """An option of :mod:`nearfar.declared` for Typer; the engine parses its value."""
     annotation: Any
     default: Any
     names = (lambda: option.choices) if option.choices else NAMES.get(option.name, lambda: ())

@@ -50,7 +50,7 @@ def check_format(output_format: str, hint: str = ", or use -o FOLDER") -> None:
 
 
 def check_outputs(out: Path | None, force: bool, html: Path | None = None) -> None:
-    """Refuse, before the work, a folder or page that :func:`save` could not write."""
+    """Refuse, before the work, a folder or HTML page that :func:`save` could not write."""
     from nearfar.output import check_output
     from nearfar.result import RUN
 
@@ -61,7 +61,7 @@ def check_outputs(out: Path | None, force: bool, html: Path | None = None) -> No
 
 
 def check_rows(result: type[Result], rows: int) -> None:
-    """Refuse, before the work, more rows than the result's page can show."""
+    """Refuse, before the work, more rows than the result's HTML page can show."""
     from nearfar.result import load
 
     # `page` is the page's class as text, `module:name`.
@@ -69,7 +69,7 @@ def check_rows(result: type[Result], rows: int) -> None:
 
 
 def check_emitter(command: str, kind: str) -> None:
-    """Refuse, before the work, an emitter that is unknown or not for this command."""
+    """Refuse, before the work, an emitter (``--emit``) that is unknown or not for this command."""
     from nearfar.cli._shared import NAMES
     from nearfar.errors import unknown
 
@@ -96,7 +96,7 @@ def save(
     page: Callable[[], str] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the folder of a result, with the files ``texts``, and its page (or ``page``)."""
+    """Write the folder of a result, with the files ``texts``, and its HTML page (or ``page``)."""
     if out is not None:
         result.write(out, force=force, texts=texts)
         for name in texts or ():
@@ -105,7 +105,7 @@ def save(
 
 
 def save_page(html: Path | None, page: Callable[[], str], force: bool) -> None:
-    """Write the page of ``--html``."""
+    """Write the HTML page of ``--html``."""
     if html is not None:
         from nearfar.output import write_whole
 
@@ -146,9 +146,9 @@ def print_result(
     view: Callable[[], RenderableType] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> None:
-    """Print the files of ``--emit`` (``texts``) if there are any, otherwise a result in its format.
+    """Print the files of ``--emit`` (``texts``) if there are any, otherwise the result.
 
-    A table is the result's view, or ``view`` if that is given, and the path of the page.
+    The format ``table`` is the result's view, or ``view`` if given, and the path of the page.
     """
     if texts:
         print("\n".join(texts.values()), end="")

@@ -1,4 +1,4 @@
-"""``nearfar report``: the page of a run."""
+"""``nearfar report``: the HTML page of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nearfar ssd``: a DRAM-interface SSD with policies for embedded page faults."""
+"""``nearfar ssd``: a DRAM-interface SSD, and policies for accesses to pages only in flash."""
 
 from __future__ import annotations
 

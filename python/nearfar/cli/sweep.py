@@ -72,7 +72,7 @@ def run(
 
 @contextmanager
 def _progress() -> Iterator[Progress | None]:
-    """Show cells done and the time left, if progress is shown."""
+    """Yield a function that shows cells done and the time left; None if progress is off."""
     if not watched():
         yield None
         return
@@ -102,7 +102,7 @@ def _print_estimate(found: Estimate, output_format: str) -> None:
 
 
 def _name(result: SweepResult, cell: CellState) -> str:
-    """The cell by the parameters that differ between cells."""
+    """Name a cell by the parameters that differ between cells."""
     from nearfar.report.sweep import word
 
     values = cell["parameters"]

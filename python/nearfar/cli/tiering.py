@@ -60,7 +60,7 @@ def run(
     force: Force = False,
     **options: Unpack[declared.Options],
 ) -> None:
-    """Compare tiering policies on a simulated machine: bandwidth, migrations, shadows, faults."""
+    """Compare tiering policies in a simulation: bandwidth, migrations, shadow copies, faults."""
     from nearfar.cli._progress import progress
     from nearfar.errors import NearfarError
     from nearfar.report import tables, terminal
@@ -96,7 +96,7 @@ def run(
         )
     save(result, out, force, html)
     print_result(result, output_format, html)
-    if output_format != "table":  # the table has this among its answers
+    if output_format != "table":  # the answers above the table say if it is too small
         say_notes(filter(None, [too_small(result.run)]))
         return
     curves = policy_curves(result)

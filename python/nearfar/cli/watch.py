@@ -95,7 +95,7 @@ def run(
         check_emitter("watch", emit)
     given = [bool(words), cgroup is not None, unit is not None, container is not None]
     command = after_dashes()
-    pid = None if command is not None or any(given[1:]) else _number(words)
+    pid = None if command is not None or any(given[1:]) else _pid_of(words)
     if command is None and not any(given[1:]) and _is_run(pid):
         _show_run(pid, output_format)
         return 0
@@ -127,7 +127,7 @@ def _once(
     out: Path | None,
     force: bool,
 ) -> int:
-    """Watch a target, and print the answer or its configuration; 1 if a trial refuted it."""
+    """Print the answer for a target, or its ``emit`` files. Return 1 if a trial refuted it."""
     from nearfar.cli._progress import SECONDS, progress
     from nearfar.watch import carry_out, confirm, monitor
 
@@ -219,7 +219,7 @@ def _target(
     unit: str | None,
     container: str | None,
 ) -> Iterator[Target]:
-    """The target; a program is started, and ends with the block."""
+    """Yield the target. A ``command`` is started, and ended after the ``with`` block."""
     from nearfar.processes import running
     from nearfar.watch import target as targets
 
@@ -231,7 +231,7 @@ def _target(
         elif container is not None:
             yield targets.of_container(container)
         else:
-            pid = _number(words)
+            pid = _pid_of(words)
             assert pid is not None  # `run` handles `auto`
             yield targets.of_pid(pid)
         return
@@ -245,8 +245,8 @@ def _target(
         yield target
 
 
-def _number(words: list[str] | None) -> int | None:
-    """The PID; None for ``auto`` or without words."""
+def _pid_of(words: list[str] | None) -> int | None:
+    """The PID that the user gave; None for ``auto`` or no argument."""
     if words is None or words == ["auto"]:
         return None
     if len(words) != 1 or not words[0].isdecimal() or len(words[0]) > 9:

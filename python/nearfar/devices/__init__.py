@@ -92,9 +92,9 @@ def devices(
     if len(sizes) != 1:
         raise NearfarError(f"--memory: {parsed['memory'][:40]!r} is not one size; give such as 50%")
     ratio, prices = zram_ratio(parsed["zram_ratio"]), Prices.parse(parsed["cost"], names)
-    borrowed = [CXL_MEMORY] if CXL_SSD in names else []
+    for_cxl_ssd = [CXL_MEMORY] if CXL_SSD in names else []
     stored = [name for name in names if name not in (CXL_SSD, DRAM_SSD)]
-    machine = machines.paging_machine(parsed["machine"], [*stored, *borrowed])
+    machine = machines.paging_machine(parsed["machine"], [*stored, *for_cxl_ssd])
     info = parse_json(read_trace(path))
     if info["source"].get("sample"):
         raise NearfarError(
@@ -109,7 +109,7 @@ def devices(
     grid, peak = sorted(found), max(found)
     memory = min(round(sizes[0].value * (peak if sizes[0].is_fraction else 1)), peak)
     memory = max(memory, grid[0])
-    # Further sizes: less the memory that zram takes, and plus a device's DRAM.
+    # Also study `--memory` less zram's compressed pages, and all sizes plus a device's DRAM.
     wanted = {device.left(memory, peak) for device in modelled}
     cached = {device.cache for device in modelled if device.cache}
     wanted |= {size + cache for cache in cached for size in (*grid, memory)}
@@ -160,7 +160,8 @@ class _Study:
         )
         if not result.rows:
             raise NearfarError(
-                f"{self.trace}: touches fewer than 8 pages of 4 KiB; devices need more of it"
+                f"{self.trace}: touches fewer than 8 pages of 4 KiB, too few for this command; "
+                "capture more"
             )
         rows: dict[int, dict[str, Row]] = {}
         for row in result.rows:

@@ -27,7 +27,7 @@ LOAD: Final = "load"
 _LOADED: Final = ("cxl", "pmem")
 #: The storage whose bandwidth the CXL-SSD is assumed to have.
 CXL_MEMORY: Final = "cxl"
-#: The machine with the DRAM-interface SSD (paper 002).
+#: The machine with the DRAM-interface SSD (UMD, ``papers/002``).
 _UMD: Final = "umd"
 _LINE: Final = 64
 

@@ -68,7 +68,7 @@ ROWS: Final = Rows(
             "How the program accesses pages on the device: by `page fault` or, as memory, by "
             "`load`.",
         ),
-        byte_size("memory_bytes", "The memory size of `--memory`, in bytes.", title="with"),
+        byte_size("memory_bytes", "The memory size of `--memory`, in bytes.", title="memory"),
         number(
             "total_ns",
             "Mean time of a reference with `memory_bytes`, without first touches; null if zram's "

@@ -1,4 +1,4 @@
-"""Shared by emitters of placement: devices that become memory, and weights of nodes."""
+"""Shared by emitters of memory placement: devices that become memory, and weights of nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def node_list(nodes: Iterable[int]) -> str:
 def online_lines(row: numa_plan.Row) -> list[str]:
     """Shell lines that turn the far nodes of the row's mode into system memory.
 
-    For ``alius`` (paper 004) it is not movable, so that the kernel can use it too.
+    For ``alius`` (paper 004) this memory is not movable, so that the kernel can use it too.
     """
     if row["mode"] not in _ONLINE_MODES:
         return []

@@ -1,4 +1,4 @@
-"""Texts of lines with comments: configuration, scripts, and commands of systemd units."""
+"""Makes configuration files, shell scripts and commands of systemd units from their lines."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Shell lines that limit the memory of a control group until it is removed.
+"""Shell lines that limit the memory of a control group, until the group is removed.
 
-Sets: ``memory.high`` and ``memory.max`` (version 2), to the limits of ``systemd-memory``. With
+Sets: ``memory.high`` and ``memory.max`` (version 2), as the emitter ``systemd-memory`` does. With
 version 1: ``memory.soft_limit_in_bytes``, which the kernel enforces only while the host is short
 of memory, and ``memory.limit_in_bytes``. Creates the group if needed.
 
-Cannot: add processes to the group. Limit a version 2 group if its parent lacks ``memory`` in
+Cannot: add processes to the group. Cannot limit a version 2 group whose parent lacks ``memory`` in
 ``cgroup.subtree_control``; the script then says so.
 
-Do not use: below a group that systemd manages, because systemd overwrites the limits
-(``systemd-memory``).
+Do not use: below a group that systemd manages, because systemd overwrites the limits. Use
+``systemd-memory`` there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ SUFFIX = ".sh"
 
 
 def emit(row: MemoryRow) -> str:
-    """A script; its argument is a group's path below the root of the memory controller."""
+    """A script. Its argument is a group's path below the root of the memory controller, by default
+    the name of the program (column ``vm``)."""
     found = limits(row)
     hard = found.most * MIB
     soft = None if found.high is None else found.high * MIB

@@ -1,7 +1,7 @@
 """Shell lines that turn persistent or CXL memory into system memory until the next boot.
 
 Sets: ``daxctl reconfigure-device --mode=system-ram`` for every dax device on a node of the plan;
-for ``alius`` with ``--no-movable``, so that the kernel can allocate there too.
+in mode ``alius`` (paper 004) with ``--no-movable``, so that the kernel can allocate there too.
 
 Cannot: create the devices' namespaces or regions (``ndctl``, ``cxl``); choose which programs use
 the memory (``numactl``, ``weighted-interleave``); set memory mode, which is a firmware setting.

@@ -20,7 +20,7 @@ SUFFIX = ".yaml"
 
 
 def emit(row: MemoryRow) -> str:
-    """An override for the service of this name."""
+    """An override for the service that has the name in the row's ``vm``."""
     found = limits(row)
     usage = "docker compose -f compose.yaml -f FILE up; docker run --memory takes the same values."
     lines = [

@@ -27,12 +27,12 @@ def emit(row: PageRow) -> str:
     if row["mechanism"] == "granule":
         raise granule_error(row)
     size = short(row["settable_page_bytes"])
-    # In a guest, the pool holds the program, not the guest's memory.
+    # A guest's own pool of huge pages holds the program, not the guest's memory.
     pages = page_count(row, row["memory_bytes"])
     return {
         "base": "transparent_hugepage=madvise",
         "mthp": f"thp_anon={size}:always",
-        # With less than 512 MiB of memory, the kernel ignores transparent_hugepage=always.
+        # Below 512 MiB of memory, the kernel ignores the first parameter, but not thp_anon=.
         "thp": f"transparent_hugepage=always thp_anon={size}:always",
         "hugetlb": f"hugepagesz={size} hugepages={pages}",
     }[row["mechanism"]] + "\n"

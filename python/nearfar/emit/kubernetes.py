@@ -4,7 +4,7 @@ Sets: ``limits.memory``, above which the kernel kills the container, to the valu
 ``systemd-memory``; ``requests.memory``, by which the scheduler chooses a node, to the memory that
 the program needs, or with swap on the node to the ``MemoryHigh=`` of ``systemd-memory``.
 
-Cannot: set ``memory.high``; the kubelet does with the feature MemoryQoS. Set huge pages.
+Cannot: set huge pages; set ``memory.high``, which the kubelet does with the feature MemoryQoS.
 
 Do not use: for a pod without controller, whose resources cannot be patched.
 """
@@ -22,7 +22,7 @@ SUFFIX = ".yaml"
 
 
 def emit(row: MemoryRow) -> str:
-    """A patch for the container of this name."""
+    """A patch for the container that is named after the row's ``vm``."""
     found = limits(row)
     name = re.sub("[^a-z0-9]+", "-", row["vm"].lower()).strip("-")[:63] or "container"
     request = min(found.high or -(-row["memory_bytes"] // MIB), found.most)

@@ -25,7 +25,7 @@ SUFFIX = ".sh"
 
 
 def emit(row: PageRow) -> str:
-    """A script that edits the domain with the VM's name, or another; comments have the XML."""
+    """A script that edits the domain ``$1``, by default the VM's name; comments have the XML."""
     size = row["settable_page_bytes"]
     backed, memory = uses_hugetlb(row, "libvirt"), guest_memory(row)
     edits, xml = [], []

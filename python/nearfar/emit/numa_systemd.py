@@ -1,4 +1,4 @@
-"""A systemd unit that adds the plan's memory and sets its weights at each boot.
+"""A systemd unit that adds the memory of a ``numa plan`` and sets its weights at each boot.
 
 Sets: the settings of ``daxctl`` and ``weighted-interleave``, before services start.
 

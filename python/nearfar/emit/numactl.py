@@ -1,11 +1,13 @@
-"""A wrapper that runs a program on the plan's cores and nodes with ``numactl``.
+"""A wrapper that runs a program on the cores and nodes of a ``numa plan``, with ``numactl``.
 
 Sets: ``--cpunodebind`` to the plan's cores, and ``--membind``, ``--interleave``,
-``--weighted-interleave`` or ``--preferred-many``. For ``alius``, ``--preferred-many`` with all DRAM
-nodes: DRAM first, then the rest in the kernel's fallback order, without interleaving.
+``--weighted-interleave`` or ``--preferred-many``. For ``alius`` (the mode of paper 004),
+``--preferred-many`` with all DRAM nodes: DRAM first, then the rest in the kernel's fallback order,
+without interleaving.
 
-Cannot: add memory (first run ``daxctl``) or set weights (first run ``weighted-interleave``); place
-the kernel's own pages; set memory mode, which is a firmware setting.
+Cannot: add memory or set weights (first run the scripts of the emitters ``daxctl`` and
+``weighted-interleave``); place the kernel's own pages; set memory mode, which is a firmware
+setting.
 
 Do not use: ``--weighted-interleave`` with numactl before 2.0.18 (Debian 12 has 2.0.16) or Linux
 before 6.9; ``--preferred-many`` with Linux before 5.15. numactl then fails.
@@ -35,7 +37,7 @@ def emit(row: numa_plan.Row) -> str:
     refuse_memory_mode(row)
     nodes = node_list(row["dram_nodes"] if row["mode"] == "alius" else row["nodes"])
     option = _OPTION.get(row["mode"], "--preferred-many")
-    # Modes that take no nodes, such as `local`, have the kernel's default policy.
+    # Without nodes, as for `local` and `kmem-dax`, the kernel's default policy applies.
     policy = f"{option}={nodes}" if nodes else "--localalloc"
     command = f'exec numactl --cpunodebind={row["from"]} {policy} -- "$@"'
     return script([heading(row)], [command])

@@ -1,14 +1,14 @@
 """QEMU options to append to the command line that starts a guest.
 
-Sets: for 2 MiB and larger ``-mem-path``, which backs the guest's memory, whatever its size, with
-the host's hugetlbfs pages of that size; with ``--set-memory`` also ``-m``.
+Sets: for page sizes of 2 MiB and more ``-mem-path``, which backs all of the guest's memory with the
+host's hugetlbfs pages of that size; with ``--set-memory`` also ``-m``.
 
 Cannot: set a multi-size THP size: set it on the host (``sysfs``), because QEMU requests transparent
 huge pages for guest memory. Cannot set the guest's own page size: see ``kernel-cmdline``.
 
 Do not use: if the guest's memory already has backends (``-machine memory-backend=``, ``-numa
-node,memdev=``): QEMU fails; the comment shows the options of such a backend. hugetlbfs if the host
-should swap the guest, or has too few reserved pages: QEMU then does not start.
+node,memdev=``): QEMU fails; a comment in the output shows the options of such a backend. Do not use
+hugetlbfs if the host should swap the guest, or has too few reserved pages for QEMU to start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A systemd unit that sets this host's page sizes at each boot.
 
-Sets: the settings of ``sysfs``, before VMs and services start (``sysinit.target``). Stopping the
-unit restores the values from before its start.
+Sets: the settings of the emitter ``sysfs``, before VMs and services start (``sysinit.target``).
+Stopping the unit restores the values from before its start.
 
 Cannot: what ``sysfs`` cannot; set a size for one VM only.
 

@@ -4,7 +4,7 @@ Sets: ``MemoryMax=``, above which the kernel kills the service, to the recorded 
 plus a quarter and room for kernel memory; with swap also ``MemoryHigh=``, above which the kernel
 reclaims and throttles, to the memory with an accepted ``--slowdown``. In MiB, rounded up.
 
-Cannot: swap without swap space: ``MemoryHigh=`` then only throttles the service. Set the page size.
+Cannot: set the page size. Without swap space, ``MemoryHigh=`` only throttles the service.
 
 Do not use: for the scope of a virtual machine, because the host would swap the guest: give the
 guest less memory instead. For a service with several programs, if the trace has only one.

@@ -1,8 +1,8 @@
 """A configuration of zram-generator: compressed swap for memory that does not fit.
 
-Sets: ``zram-size``, in MiB of uncompressed data, to the private memory that is swapped out when
-the program has just enough memory for ``--slowdown``, or the memory that ``--ram`` leaves. For
-several programs, to the sum. ``compression-algorithm`` to ``zstd``, which compresses best.
+Sets: ``zram-size``, in MiB of uncompressed data, to the private memory of all programs that is
+swapped out if each has just enough memory for ``--slowdown``, or has ``--ram`` for itself and its
+compressed pages. ``compression-algorithm`` to ``zstd``, which compresses best.
 
 Cannot: reserve the memory that compressed pages take (``--zram-ratio``). Other settings of
 ``[zram0]`` stay.

@@ -229,9 +229,9 @@ class Guest:
                 archive.copy(path, source)
         archive.close()
 
-    def _check_room(self, archive: int) -> None:
+    def _check_room(self, archive_bytes: int) -> None:
         """Check the memory, which holds both the archive and its files during unpacking."""
-        memory, needed = self.hardware.memory, _KERNEL_BYTES + 2 * archive
+        memory, needed = self.hardware.memory, _KERNEL_BYTES + 2 * archive_bytes
         if memory < needed:
             why = f"the kernel and the files do not fit into {size(memory)} of memory"
             raise NearfarError(f"guest: {why}; give it at least {size(needed)}")

@@ -28,19 +28,19 @@ class Archive:
 
     def folder(self, path: str, mode: int = 0o755) -> None:
         """Add a folder and its parents, unless they exist."""
-        place = _placed(path)
-        for parent in reversed(PurePosixPath(place).parents[:-1]):
+        inside = _path_inside(path)
+        for parent in reversed(PurePosixPath(inside).parents[:-1]):
             self._entry(str(parent), stat.S_IFDIR | 0o755)
-        if place:
-            self._entry(place, stat.S_IFDIR | mode)
+        if inside:
+            self._entry(inside, stat.S_IFDIR | mode)
 
     def file(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Add a file, unless the path exists."""
-        self._entry(self._inside(path), stat.S_IFREG | mode, data)
+        self._entry(self._with_parent(path), stat.S_IFREG | mode, data)
 
     def link(self, path: str, target: str) -> None:
         """Add a symbolic link, unless the path exists."""
-        self._entry(self._inside(path), stat.S_IFLNK | 0o777, target.encode())
+        self._entry(self._with_parent(path), stat.S_IFLNK | 0o777, target.encode())
 
     def copy(self, path: str, source: Path) -> None:
         """Add a file or folder of the host.
@@ -100,7 +100,7 @@ class Archive:
         elif member.issym():
             self.link(path, member.linkname)
         elif member.islnk():  # a hard link becomes a symbolic link
-            self.link(path, f"/{_placed(member.linkname)}")
+            self.link(path, f"/{_path_inside(member.linkname)}")
         elif data := tar.extractfile(member):
             self.file(path, data.read(), mode)
 
@@ -108,11 +108,11 @@ class Archive:
         """End the archive. Another may follow in the same file."""
         self._entry("TRAILER!!!", 0)
 
-    def _inside(self, path: str) -> str:
+    def _with_parent(self, path: str) -> str:
         """Add the parent folder of a path; returns the path in the archive."""
-        place = _placed(path)
-        self.folder(str(PurePosixPath(place).parent))
-        return place
+        inside = _path_inside(path)
+        self.folder(str(PurePosixPath(inside).parent))
+        return inside
 
     def _entry(
         self, path: str, mode: int, data: bytes = b"", device: tuple[int, int] = (0, 0)
@@ -129,9 +129,9 @@ class Archive:
             self._out.write(part + bytes(-len(part) % 4))
 
 
-def _placed(path: str) -> str:
-    """A path relative to the root, with ``/bin`` and others resolved into ``usr``."""
-    place = PurePosixPath("/", path).relative_to("/")
-    if place.parts and place.parts[0] in _MERGED:
-        place = "usr" / place
-    return "" if not place.parts else str(place)
+def _path_inside(path: str) -> str:
+    """The path in the archive: relative to the root, and in ``usr`` for ``/bin`` and others."""
+    inside = PurePosixPath("/", path).relative_to("/")
+    if inside.parts and inside.parts[0] in _MERGED:
+        inside = "usr" / inside
+    return "" if not inside.parts else str(inside)

@@ -146,7 +146,7 @@ class Run:
             lines = (self._folder / "qemu").read_text(errors="replace").strip().splitlines()
             why = lines[-1] if lines else f"ended with {status}"
             raise NearfarError(f"guest: {why}", 3)
-        # init.sh writes "begin", "exit CODE", and "end" after the files.
+        # init.sh writes "begin" and "exit CODE" and, once it has sent the output files, "end".
         lines = self.output("result").decode(errors="replace").splitlines()
         if lines[-1:] != ["end"]:
             self._fail("ended before the command; give it more memory")

@@ -65,7 +65,7 @@ class Node:
         memory: bytes at boot; 0 for a node whose memory is hot-plugged.
         cpus: number of processors; nodes with processors must have the same number.
         socket: its socket.
-        added: bytes that can be hot-plugged.
+        added: bytes of a hot-pluggable DIMM (``pc-dimm``), which ``memory`` does not include.
     """
 
     memory: int
@@ -76,7 +76,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Link:
-    """Latency and bandwidth from the processors of a node to the memory of another, for HMAT.
+    """Latency and bandwidth from a node's processors to the memory of a node, for HMAT.
 
     Attributes:
         latency: nanoseconds of an access.

@@ -102,7 +102,7 @@ class Packages:
         """The file of the first kernel that apt knows, without its dependencies.
 
         Args:
-            names: packages with an image, or that depend on the newest one with an image.
+            names: packages with a kernel image, or metapackages that depend on the newest one.
 
         Raises:
             NearfarError: as :meth:`fetch`.

@@ -27,7 +27,7 @@ class MeasuredMachine:
     """A measured machine.
 
     Attributes:
-        text: of its machine file.
+        text: the text of its machine file.
         notes: one line each: noisy values, omissions and their reasons, results for which a machine
             file has no key.
     """
@@ -79,7 +79,8 @@ def _sections(bench: Bench, storage_paths: Sequence[Path]) -> Section:
     known = None
     if processor is not None:
         known = documented(processor["vendor"], processor["family"], processor["model"])
-    # Faults first: the other measurements free memory, which the host then backs already.
+    # Measure faults first: in a virtual machine, the host already backs memory that other
+    # measurements have freed.
     cost, page_fault = faults.cost(bench)
     zero_fill, zeroing = faults.zero_fill(bench, page_fault)
     if zeroing is not None:

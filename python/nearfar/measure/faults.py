@@ -20,7 +20,7 @@ from nearfar.units import size
 #: Bytes touched by a run: short, so that interrupts disturb few runs.
 _RUN: Final = 4 << 20
 _RUNS, _QUICK_RUNS = 15, 3
-#: Maximum bytes touched to find memory that the host does not back.
+#: In a virtual machine: maximum bytes touched to find memory that the host does not back.
 _ROOM: Final = 4 << 30
 #: A fault that takes this many times as long as on backed memory made the host allocate memory.
 _HOST_ALLOCATES: Final = 2
@@ -33,7 +33,7 @@ _AMID: Final = "amid the loads and calls of a program"
 _SMALLER: Final = "the kernel gave smaller pages; free memory may be fragmented"
 #: Tries per run to find memory that the host does not back.
 _TRIES: Final = 4
-#: Runs on memory that the host allocated that suffice.
+#: This many runs in which the host had to allocate memory are enough.
 _ENOUGH: Final = 4
 #: Slow runs in a row that show that the host allocates.
 _SLOW_RUNS: Final = 8
@@ -86,7 +86,7 @@ def zero_fill(
     sizes = [size for size in sizes if size <= LARGE]
     runs = _runs(bench)
     room = min(bench.system.available // 8, _ROOM)
-    each = max(min(_RUN, room // len(sizes) // (_TRIES * runs)) // LARGE, 1) * LARGE
+    run_bytes = max(min(_RUN, room // len(sizes) // (_TRIES * runs)) // LARGE, 1) * LARGE
     held: Held = []
     reclaims = bench.system.is_virtual and not bench.quick and _host_reclaims(bench, held, room)
     sections: Section = {}
@@ -99,11 +99,11 @@ def zero_fill(
         try:
             kind, setting = _mapping_for(page, sysfs, runtime)
             with setting, bench.pinned():
-                first, again, backed = _times(page, kind, each, runs, work, held, reclaims)
+                first, again, backed = _times(page, kind, run_bytes, runs, work, held, reclaims)
         except NearfarError as error:
             bench.notes.append(f"{key}: left out: {error}")
             continue
-        how = first_how = f"{size(each)} per run, newly mapped, {_AMID}"
+        how = first_how = f"{size(run_bytes)} per run, newly mapped, {_AMID}"
         if backed is None:
             bench.notes.append(f"{key}.first: measured on memory that the host backed already")
         elif backed:
@@ -123,7 +123,7 @@ def zero_fill(
 
 def _host_reclaims(bench: Bench, held: Held, room: int) -> bool:
     """Whether the host reclaims freed memory. If so, ``held`` gets the free memory that the host
-    backs, so that it has to allocate what is touched next."""
+    backs, so that the host has to allocate what is touched next."""
     bench.say("memory that the host backs")
     time.sleep(_RECLAIM_SECONDS)
     with bench.pinned():
@@ -176,7 +176,7 @@ def _mapping_for(
 def _times(
     page: int,
     kind: str,
-    each: int,
+    run_bytes: int,
     runs: int,
     work: _engine.ProgramWork,
     held: Held,
@@ -193,9 +193,9 @@ def _times(
     """
     # Free more than the caches hold, and allocate it again.
     memory: Held = []
-    _first_writes(page, kind, each, runs, work, memory)
-    free_ns = _free(memory, each // page)
-    reused = _first_writes(page, kind, each, runs, work, memory)
+    _first_writes(page, kind, run_bytes, runs, work, memory)
+    free_ns = _free(memory, run_bytes // page)
+    reused = _first_writes(page, kind, run_bytes, runs, work, memory)
     held += memory
     if None in reused:
         raise NearfarError(_SMALLER)
@@ -203,7 +203,7 @@ def _times(
     first: list[float] = []
     allocated: list[float] = []
     while len(first) < runs or (reclaims and len(allocated) < runs and len(first) < _TRIES * runs):
-        (ns,) = _first_writes(page, kind, each, 1, work, held)
+        (ns,) = _first_writes(page, kind, run_bytes, 1, work, held)
         if ns is None:
             raise NearfarError(_SMALLER)
         ns += free_ns
@@ -226,16 +226,16 @@ def _free(memory: Held, count: int) -> float:
 
 
 def _first_writes(
-    page: int, kind: str, each: int, runs: int, work: _engine.ProgramWork, held: Held
+    page: int, kind: str, run_bytes: int, runs: int, work: _engine.ProgramWork, held: Held
 ) -> list[float | None]:
     """Nanoseconds per page of first writes to new memory, by run; None if pages were smaller."""
     times: list[float | None] = []
     for _ in range(runs):
-        memory = _engine.MappedMemory(each, kind, None)
+        memory = _engine.MappedMemory(run_bytes, kind, None)
         held.append(memory)
         ns, _ = memory.write(page, work)
         # If a page was smaller, writes to the rest of it still fault. Up to one such fault in four
         # pages is tolerated.
         smaller = memory.write(BASE)[1]
-        times.append(None if smaller * page > each // 4 else ns / (each // page))
+        times.append(None if smaller * page > run_bytes // 4 else ns / (run_bytes // page))
     return times

@@ -1,4 +1,4 @@
-"""Measures clock, caches, memory nodes, TLBs and page walks with timed loads."""
+"""Measures clock, caches, memory nodes, TLBs and page walks, for sections of a machine file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nearfar.units import digits, size
 
 #: Numbers of parallel chains of loads to try.
 _CHAINS: Final = (8, 12, 16, 24, 32, 48, 64)
-#: Window of all chains together; a TLB covers it.
+#: Bytes that all chains together access before they move on; a TLB covers them.
 _CHAINS_WINDOW: Final = 1 << 20
 #: Bytes over which page walks are measured, far beyond the reach of a TLB; and in a quick run.
 _WALKED, _QUICK_WALKED = 512 << 20, 64 << 20
@@ -52,7 +52,7 @@ def cpu(bench: Bench, known: Documented | None) -> tuple[Section, float]:
 
 
 def caches(bench: Bench, memory: Samples) -> Section:
-    """``[cache.NAME]`` for each level; ``memory``: its latency."""
+    """``[cache.NAME]`` for each level. ``memory``: latency of a load from memory."""
     sections: Section = {}
     first_hit: Sourced | None = None
     smaller = 0
@@ -88,7 +88,7 @@ def caches(bench: Bench, memory: Samples) -> Section:
 
 
 def _hit(bench: Bench, lines: int, memory: Samples) -> Samples:
-    """Latency of a shared level: the best of several tries, because others may evict the lines."""
+    """Latency of a cache level: the best of several tries, as other programs may evict lines."""
     best = bench.repeat(Loads(bench, lines).run)
     for _ in range(_TRIES):
         if best.median < memory.median / 2 and not best.noisy:
@@ -260,7 +260,7 @@ def tlb(bench: Bench, known: Documented | None, cycle: float) -> Section:
         section["coalesced"] = Sourced(size_text(coalesced), known.guide)
     second = processor["second"]
     source = "cpuid"
-    # The guide, if ``cpuid`` lacks the level or agrees on it. Large pages share the entries.
+    # Use the vendor's guide if ``cpuid`` lacks the level or agrees. Large pages share the entries.
     if known and known.second and (not second or second["small"]["entries"] == known.second[0]):
         entries, ways = known.second
         second = {"small": {"entries": entries, "ways": ways}, "large": None}
@@ -277,7 +277,7 @@ def tlb(bench: Bench, known: Documented | None, cycle: float) -> Section:
     # More than the first level covers, but within the second.
     pages = max(entries // 2, min(2 * first, entries * 3 // 4))
     hit = _translation_ns(bench, pages)
-    how = f"a load in each of {pages} pages of 4 KiB, minus one of as many lines in few pages"
+    how = f"a load in each of {pages} pages of 4 KiB, minus a load of as many lines in few pages"
     hit_time = bench.time("tlb.second.hit_time", hit, how)
     if hit.median <= 0:
         bench.notes.append("tlb.second.hit_time: lost in noise; assumed to be one cycle")
@@ -339,7 +339,7 @@ def walks(bench: Bench, tlb: Section, known: Documented | None) -> Sourced | Non
         return cost
     second = _entries(tlb, "second")
     if known.upper_directories is not None:
-        # The guides give no separate number for directories.
+        # The guides give no separate number of cached page-directory entries.
         where = (
             "assumption: half of the second-level TLB, which holds pages and directories; "
             f"{known.guide}"

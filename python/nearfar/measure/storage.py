@@ -21,9 +21,9 @@ from nearfar.measure.samples import Samples, size_text
 from nearfar.units import size
 
 _SMALL, _LARGE = 4096, 1 << 20
-#: Bytes of the temporary file, and in a quick run.
+#: Bytes of the temporary file: normally, and in a quick run.
 _FILE, _QUICK_FILE = 256 << 20, 8 << 20
-#: Requests of a run, small and large.
+#: Number of requests in a run, by the size of a request.
 _REQUESTS: Final = {_SMALL: 64, _LARGE: 8}
 
 
@@ -89,7 +89,8 @@ def _requests(bench: Bench, key: str, access: str, file: int, span: int) -> tupl
     run(_SMALL)  # warms up
     small = bench.repeat(lambda: run(_SMALL))
     large = bench.repeat(lambda: run(_LARGE))
-    # The additional bytes of a large request, by its additional time, which noise may hide.
+    # A large request's additional bytes divided by its additional time; noise can make that time
+    # negative: use at least 1 ns.
     differences = [max(ns - small.median, 1.0) for ns in large.runs]
     rates = Samples(tuple((_LARGE - _SMALL) / ns * 1e9 for ns in differences))
     how = f"O_DIRECT, one at a time, medians of {_REQUESTS[_SMALL]} at random offsets"

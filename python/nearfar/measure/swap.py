@@ -11,7 +11,7 @@ from nearfar.measure.bench import PAGE, Bench, Section, Sourced
 from nearfar.measure.samples import Samples, size_text
 from nearfar.numa.sources.sysfs import text_of
 
-#: Bytes of a run.
+#: Bytes that each run writes to swap and reads back.
 _RUN: Final = 4 << 20
 _RUNS: Final = 5
 
@@ -24,7 +24,7 @@ def devices(root: Path = Path("/")) -> dict[str, int]:
 
 
 def swap(bench: Bench, page_fault: float, root: Path = Path("/")) -> Section | None:
-    """``[storage.swap.nvme]``, whatever the device; None without swap that the kernel uses."""
+    """Measure swap as ``[storage.swap.nvme]``, whatever the device; None if impossible."""
     free = devices(root)
     if sum(free.values()) < 2 * _RUN:
         bench.notes.append("storage.swap: left out: no swap is on, or it is full")

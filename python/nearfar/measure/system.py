@@ -115,7 +115,7 @@ class System:
     processor: Processor | None
 
     def measured(self, when: str) -> str:
-        """The description in its machine file: machine, kernel, date."""
+        """The description for this machine's file: processor, memory, kernel, date."""
         return f"{_MEASURED}{self.model}, {len(self.cpus)} cpus{self._memory}{self.release}, {when}"
 
     def is_of(self, description: str) -> bool:
@@ -151,8 +151,8 @@ def read(root: Path = Path("/")) -> System:
         raise NearfarError(f"{root / 'proc/meminfo'}: no MemTotal; mount /proc", 3)
     folder = root / "sys/devices/system/cpu"
     cpus = tuple(sorted(os.sched_getaffinity(0)))
-    places = {cpu: _core(folder, cpu) for cpu in _present(folder) or cpus}
-    cores, sockets = len(set(places.values())), len({socket for socket, _ in places.values()})
+    core_ids = {cpu: _core(folder, cpu) for cpu in _present(folder) or cpus}
+    cores, sockets = len(set(core_ids.values())), len({socket for socket, _ in core_ids.values()})
     processor: Processor | None = json.loads(_engine.measure_processor() or "null")
     model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", info, re.MULTILINE)
     virtual = re.search(r"(\d+) bits virtual", info)
@@ -165,9 +165,9 @@ def read(root: Path = Path("/")) -> System:
         cores=max(cores // sockets, 1),
         sockets=sockets,
         one_per_core=frozenset(
-            {places.get(cpu, ("", str(cpu))): cpu for cpu in cpus[::-1]}.values()
+            {core_ids.get(cpu, ("", str(cpu))): cpu for cpu in cpus[::-1]}.values()
         ),
-        caches=_caches(folder, cpus[0], places) or _of_cpuid(processor),
+        caches=_caches(folder, cpus[0], core_ids) or _of_cpuid(processor),
         nodes=_nodes(root, memory["MemTotal"], cpus),
         node_cpus=_node_cpus(root, cpus),
         levels={48: 4, 57: 5}.get(int(virtual[1])) if virtual else None,
@@ -183,12 +183,12 @@ def _present(folder: Path) -> list[int]:
 
 def _core(folder: Path, cpu: int) -> tuple[str, str]:
     """Socket and core of a processor; if unknown, socket 0 and its own core."""
-    place = folder / f"cpu{cpu}" / "topology"
-    core = text_of(place / "core_cpus_list") or text_of(place / "thread_siblings_list") or str(cpu)
-    return text_of(place / "physical_package_id") or "0", core
+    files = folder / f"cpu{cpu}" / "topology"
+    core = text_of(files / "core_cpus_list") or text_of(files / "thread_siblings_list") or str(cpu)
+    return text_of(files / "physical_package_id") or "0", core
 
 
-def _caches(folder: Path, cpu: int, places: dict[int, tuple[str, str]]) -> dict[str, Cache]:
+def _caches(folder: Path, cpu: int, core_ids: dict[int, tuple[str, str]]) -> dict[str, Cache]:
     caches = {}
     for index in sorted((folder / f"cpu{cpu}" / "cache").glob("index*")):
         level, kind = text_of(index / "level"), text_of(index / "type")
@@ -199,7 +199,7 @@ def _caches(folder: Path, cpu: int, places: dict[int, tuple[str, str]]) -> dict[
             continue
         shared = numbers_of(text_of(index / "shared_cpu_list")) or [cpu]
         name = _CACHES.get((level, kind), f"l{level}")
-        cores = len({places.get(other, ("", str(other))) for other in shared})
+        cores = len({core_ids.get(other, ("", str(other))) for other in shared})
         associative = int(ways) if ways.isdigit() and int(ways) else None
         caches[name] = Cache(int(size[1]) * 1024, associative, int(line), cores, str(folder))
     return caches
@@ -245,7 +245,7 @@ def _limits(root: Path) -> list[int]:
             limit_file, used_file = "memory.limit_in_bytes", "memory.usage_in_bytes"
         else:
             continue
-        # In a container the group of the process is the root.
+        # In a container, `folder` may be the process's group itself, without `path` below it.
         for group in (folder / path.lstrip("/"), folder):
             limit, used = text_of(group / limit_file), text_of(group / used_file)
             if limit.isdigit() and used.isdigit():

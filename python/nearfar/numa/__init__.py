@@ -103,13 +103,13 @@ Row = TypeVar("Row", bound=Mapping[str, object])
 
 
 class AllocRow(numa_alloc.Row):
-    """A row of :func:`alloc` with its list, which is a separate table."""
+    """A row of :func:`alloc`, with ``landed``, whose rows are declared as another table."""
 
     landed: list[numa_alloc.LandedRow]
 
 
 class RunRow(numa_run.Row):
-    """A row of :func:`run` with its list, which is a separate table."""
+    """A row of :func:`run`, with ``nodes``, whose rows are declared as another table."""
 
     nodes: list[numa_run.NodesRow]
 

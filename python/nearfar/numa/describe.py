@@ -56,7 +56,7 @@ def describe(sources: Sequence[str | Path] = ()) -> list[Node]:
 
 
 def _best(key: str, views: Collection[Mapping[str, int]], worst: bool = False) -> int | None:
-    """The best or worst known value of ``key``; None if no view has one."""
+    """The best or worst value of ``key`` in ``views``, one per initiator; None if none has it."""
     values = [view[key] for view in views if key in view]
     if not values:
         return None
@@ -111,10 +111,10 @@ def to_machine(nodes: Sequence[Node], name: str = "this machine") -> tuple[str, 
         name: of the machine, for the description.
     """
     assumed: list[str] = []
-    place = {node.node: index for index, node in enumerate(nodes)}
-    if sorted(place.values()) != sorted(place):
+    position = {node.node: index for index, node in enumerate(nodes)}
+    if sorted(position.values()) != sorted(position):
         assumed.append(
-            "nodes are renumbered from 0: " + ", ".join(f"{n} -> {i}" for n, i in place.items())
+            "nodes are renumbered from 0: " + ", ".join(f"{n} -> {i}" for n, i in position.items())
         )
     rows = [[_distance(a, b, assumed) for b in nodes] for a in nodes]
     source = quoted(nodes[0].source)

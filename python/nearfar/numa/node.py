@@ -12,14 +12,14 @@ class Node:
     Attributes:
         node: the kernel's number.
         size: bytes.
-        source: of the values, such as ``/sys/devices/system/node``.
+        source: where the values are from, such as ``/sys/devices/system/node``.
         kind: ``dram``, ``pmem`` or ``cxl``.
         cpus: number of logical processors.
-        socket: its package.
-        distances: to each node, by number.
+        socket: the number of its processor socket.
+        distances: the distance to each node, by that node's number.
         read_latency, write_latency: nanoseconds from the nearest cores.
         read_bandwidth, write_bandwidth: bytes per second from the nearest cores.
-        seen: these four from each node with cores, by number, if the firmware has them.
+        seen: those four values from each node with cores, by its number, if known.
     """
 
     node: int

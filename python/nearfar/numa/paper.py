@@ -11,7 +11,7 @@ from typing import Final
 
 from nearfar.numa import TABLE_2, AllocRow, alloc, pair, run
 
-#: Modules per node of the paper's machine.
+#: Memory modules (DIMMs) per node of the paper's machine.
 _MODULES: Final = 3
 
 

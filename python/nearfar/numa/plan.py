@@ -117,8 +117,8 @@ def plan(capacity: str | int, **options: Unpack[declared.Options]) -> numa.NumaR
     first = next(node["node"] for node in nodes if node["cpus"])
     start = first if values["from_"] is None else values["from_"]
     rows = [
-        _row(mode, chosen, nodes, working_set, start, machine, values)
-        for mode, chosen in _candidates(nodes, start)
+        _row(mode, mode_nodes, nodes, working_set, start, machine, values)
+        for mode, mode_nodes in _candidates(nodes, start)
         if mode in topology["modes"]
     ]
     fitting = [_Fitting.of(row) for row in rows if row["possible"]]
@@ -189,7 +189,7 @@ def _candidates(nodes: Sequence[numa.TopologyNode], start: int) -> list[tuple[st
 
 def _row(
     mode: str,
-    chosen: list[int],
+    mode_nodes: list[int],
     nodes: Sequence[numa.TopologyNode],
     working_set: int,
     start: int,
@@ -199,11 +199,11 @@ def _row(
     """The row of a candidate, before the choice."""
     weights: list[int] = []
     if mode == "weighted-interleave":
-        weights = numa.weights(chosen, machine=machine, from_=start, writes=values["writes"])
+        weights = numa.weights(mode_nodes, machine=machine, from_=start, writes=values["writes"])
     placement: _Placement = {
         "machine": machine,
         "mode": mode,
-        "nodes": chosen or None,
+        "nodes": mode_nodes or None,
         "weights": weights or None,
         "from_": values["from_"],
         "threads": values["threads"],
@@ -219,7 +219,7 @@ def _row(
         "vm": "program",
         "mode": mode,
         "from": start,
-        "nodes": chosen,
+        "nodes": mode_nodes,
         "weights": weights,
         "dram_nodes": [node["node"] for node in nodes if node["kind"] == "dram"],
         "far_nodes": [node["node"] for node in nodes if node["kind"] != "dram"],

@@ -1,4 +1,4 @@
-"""Advice as text tables: a row for each VM, and the evaluation of the model over many."""
+"""Text tables: advice with a row for each VM, and the evaluation of the model over many rows."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def evaluation(found: Evaluation, limit: int = 10) -> RenderableType:
     """Regret by storage, and the worst rows.
 
     Columns: ``median``, ``p95``, ``worst``: regret of the model's page; ``exceed``: rows above the
-    goal of the 95th percentile; ``papers``: rows that used the papers' forms; ``advised``: 95th
-    percentile of the regret of the advised page.
+    goal of the 95th percentile; ``papers``: rows predicted by the papers' formulas; ``advised``:
+    95th percentile of the regret of the advised page.
     """
     goal = f"{units.percent(found['goal_median'])} / {units.percent(found['goal_p95'])}"
     table = Table(

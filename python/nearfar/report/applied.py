@@ -24,17 +24,17 @@ def report(result: ApplyResult) -> RenderableType:
         return Group(*(Text(line) for line in plan_lines(result)))
     plan = result.plan
     both = any(row["setting"] == "base" for row in result.rows)
-    size = plan.setting or units.size(plan.page_bytes)
+    label = plan.setting or units.size(plan.page_bytes)
     runs = max(row["run"] for row in result.rows)
-    text = size if plan.setting else f"{size} pages"
+    text = label if plan.setting else f"{label} pages"
     text += " against the machine as it is" if both else ""
     parts: list[RenderableType] = [
         Text(f"{text}, {runs} run{'s' * (runs > 1)} each: medians"),
-        _summary(result.summary, size, both),
+        _summary(result.summary, label, both),
     ]
     if result.prediction:
         base = "base" if plan.setting else units.size(plan.base_bytes)
-        parts.append(_prediction(result.prediction, base, size))
+        parts.append(_prediction(result.prediction, base, label))
         parts += [Text(f"{_name(row['quantity'])}: {row['why']}") for row in result.prediction]
     if plan.changes:
         parts.append(Text("The machine's huge page settings are restored."))
@@ -66,10 +66,10 @@ def _pages(plan: Plan) -> str:
     return f"{size} pages only" if plan.disable else f"{size} pages where they fit"
 
 
-def _summary(rows: Sequence[declared.SummaryRow], size: str, both: bool) -> Table:
+def _summary(rows: Sequence[declared.SummaryRow], label: str, both: bool) -> Table:
     table = Table()
     table.add_column("measured", importance=KEY)
-    titles = ["base", size, declared.SUMMARY_ROWS.head("ratio")] if both else [size]
+    titles = ["base", label, declared.SUMMARY_ROWS.head("ratio")] if both else [label]
     table.add_columns(titles, justify="right")
     for row in rows:
         if row["page"] is None and row["base"] is None:
@@ -80,10 +80,10 @@ def _summary(rows: Sequence[declared.SummaryRow], size: str, both: bool) -> Tabl
     return table
 
 
-def _prediction(rows: Sequence[declared.PredictionRow], base: str, size: str) -> Table:
+def _prediction(rows: Sequence[declared.PredictionRow], base: str, label: str) -> Table:
     table = Table()
     table.add_column("predicted from the trace", importance=KEY)
-    table.add_columns((base, size, declared.PREDICTION_ROWS.head("ratio")), justify="right")
+    table.add_columns((base, label, declared.PREDICTION_ROWS.head("ratio")), justify="right")
     measured, ratio, comparable = declared.PREDICTION_ROWS.heads(
         "measured", "measured_ratio", "comparable"
     )

@@ -17,7 +17,7 @@ def cell(column: Column, value: object) -> str:
         return "-"
     if not isinstance(value, int | float):
         return units.clean(value)
-    unit = column.unit.partition(" ")[0]  # also of "ns per reference"
+    unit = column.unit.partition(" ")[0]  # "ns" for "ns per reference"
     if unit == "bytes":
         return units.size(value)
     if unit in _NANOSECONDS:

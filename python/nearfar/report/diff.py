@@ -77,15 +77,15 @@ def values_of(row: Mapping[str, object], keys: Sequence[str]) -> list[str]:
 
 def _table(run: DiffRun, rows: Sequence[declared.Row]) -> Table:
     several = len(run["metrics"]) > 1
-    seeds = any(row["low"] is not None for row in rows)
-    names = ["metric"] * several + ["a", "b", "relative"] + ["low"] * seeds + ["verdict"]
+    intervals = any(row["low"] is not None for row in rows)
+    names = ["metric"] * several + ["a", "b", "relative"] + ["low"] * intervals + ["verdict"]
     heads = [*run["keys"], *declared.ROWS.heads(*names)]
     listed = []
     for row in rows:
         cells = values_of(row, run["keys"])
         cells += [row["metric"]] if several else []
         cells += [units.digits(row["a"], 6), units.digits(row["b"], 6), signed(row["relative"])]
-        if seeds:
+        if intervals:
             interval = f"{signed(row['low'])} to {signed(row['high'])}"
             cells.append("-" if row["low"] is None else interval)
         listed.append([*cells, row["verdict"]])

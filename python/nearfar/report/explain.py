@@ -30,7 +30,7 @@ def explain(result: ExplainResult, by_function: bool = False) -> RenderableType:
         f"{run['storage']}: {units.duration(run['total_ns'])} per reference"
     )
     if run["usual_ns"] is not None:
-        head += f", {change(run['total_ns'], run['usual_ns'])} than 4 KiB in the whole run"
+        head += f"; over the whole run {change(run['total_ns'], run['usual_ns'])} than with 4 KiB"
     terms = _spent(result) if run["times"] == "machine" else _terms(result.terms)
     parts: list[RenderableType] = [Text(units.clean(head), style="bold"), Text(""), terms]
     if result.sizes:
@@ -163,7 +163,7 @@ def _functions(result: ExplainResult) -> list[RenderableType]:
 
 
 def _terms(terms: Sequence[declared.TermsRow]) -> Table:
-    title = "T_total = T_A + T_D per reference, equations 1 to 3 of page-size advice (000)"
+    title = "T_total = T_A + T_D per reference, equations 1 to 3 of paper 000"
     names = ("part", "term", "formula", "rate", "each_ns", "ns", "share")
     heads, rows = declared.TERMS_ROWS.heads(*names), texts(declared.TERMS_ROWS, names, terms)
     return listing(title, *_with_kernel(terms, heads, rows))
@@ -188,7 +188,7 @@ def _places(
     head: str = "",
     addresses: Sequence[str] = (),
 ) -> Table:
-    """A table of regions or, with ``addresses`` in a first column of head ``head``, of places."""
+    """A table of places; ``addresses``, if any, are its first column, under ``head``."""
     names = ("tlb_misses", "faults", "first_touches", "ns", "share", "name")
     rows = [
         [*addresses[number : number + 1], *cells]

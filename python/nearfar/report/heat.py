@@ -22,7 +22,7 @@ _SHOWN: Final = 10
 
 
 def heat(found: HeatResult) -> RenderableType:
-    """The answer, heat by time, and the hottest pieces of the address space."""
+    """Key facts, heat by time, and the hottest pieces of the address space."""
     seconds = found.rows[-1]["end_ns"] / 1e9
     assumed = ", DAMON's default: the record does not say" if found.sample_assumed else ""
     working = found.working_set
@@ -32,7 +32,7 @@ def heat(found: HeatResult) -> RenderableType:
         ("monitored", units.size(found.monitored_bytes)),
         ("working set", f"mean {units.size(working['mean'])}, half of the time at most "
                         f"{units.size(working['p50'])}, most {units.size(working['most'])}"),
-        ("counted as", "in damo: a region with a sampled access is in the working set as a whole"),
+        ("counting", "as damo does: a region with a sampled access is whole in the working set"),
         ("samples", f"up to {found.samples} per region and snapshot, one every "
                     f"{units.duration(found.sample_ns)}{assumed}"),
         ("not known", "references and their order, reads or writes, pages within a region: no "

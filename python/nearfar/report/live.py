@@ -60,7 +60,7 @@ def watch(result: Snapshot) -> RenderableType:
 
 
 def headline(run: WatchedRun) -> str:
-    """The run in a sentence; ``launcher`` is a process number; ``execve`` starts an image."""
+    """The run in a sentence. ``launcher`` is a pid; an image is one ``execve`` of a process."""
     text = f"run {run['launcher']}, {units.wait(run['seconds'])}"
     if run["is_over"]:
         text += ", is over"

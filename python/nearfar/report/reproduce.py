@@ -16,7 +16,7 @@ from nearfar.reproduce import Claims, Reproduced, claims
 
 
 def verdict(row: declared.Row) -> str:
-    """Whether a row holds: ``yes``, ``NO``, or ``input`` for a row that is not judged."""
+    """``yes`` if a row holds (ours is within tolerance), ``NO`` or, if not judged, ``input``."""
     if row["holds"] is None:
         return "input"
     return "yes" if row["holds"] else "NO"

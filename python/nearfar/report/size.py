@@ -1,4 +1,4 @@
-"""Sizes as text: a few lines for each program."""
+"""The plan of ``nearfar size`` as text: a few lines for each program."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _memory(row: declared.Row, limit: float, filled: str) -> str:
 
 
 def _start(row: declared.Row) -> str:
-    """What the page size changes while memory is filled."""
+    """How long filling memory takes, and what the page size changes."""
     at_most = "at most " if row.get("sampled_pages") else ""
     text = f"; filling memory is {at_most}{units.percent(row['start_share'])} of the run"
     # Both are 0 with 4 KiB pages.

@@ -15,7 +15,8 @@ from nearfar.report.fitted import KEY, Table
 from nearfar.sizes import parse_time
 from nearfar.ssd import SsdResult
 
-#: Embedded page faults (EPF) matter if they take more than this share of the cores' time.
+#: Embedded page faults (EPF: the device loads the page from its flash into its DRAM) matter if they
+#: take more than this share of the cores' time.
 _MATTERS: Final = 0.01
 #: Columns with the parts of the cores' time, in seconds.
 Cpu = Literal["cpu_busy", "cpu_stall", "cpu_switch", "cpu_idle"]

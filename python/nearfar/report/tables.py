@@ -191,7 +191,8 @@ def time_parts(result: PagingResult) -> Table:
 
 def fits(result: PagingResult) -> Table:
     """The fitted models, with confidence intervals, quality and verdict."""
-    title = f"Fitted models, p: page size in {findings.page_unit(result.fits)}"
+    machine = findings.of_first_machine(result)
+    title = f"Fitted models{machine}, p: page size in {findings.page_unit(result.fits)}"
     table = Table(f"{title}; confidence intervals in brackets")
     table.add_column("rate", importance=KEY)
     table.add_column(paging_declared.ROWS.head("memory_bytes"), justify="right", importance=KEY)
@@ -375,7 +376,7 @@ def listing(
     table = Table(title)
     for index, header in enumerate(headers):
         texts = [str(row[index]) for row in rows]
-        # An empty text is in any string.
+        # An empty text counts as a number: every string contains it.
         right = all(text[:1] in "+-0123456789" and text[:2] != "0x" for text in texts)
         last = index == len(headers) - 1
         table.add_column(

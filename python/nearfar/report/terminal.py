@@ -139,7 +139,7 @@ def _text(plot: _Plot, width: int, height: int, colour: bool) -> str:
     zeros = sum(value <= 0 for _, points in lines for _, value in points)
     values = [value for _, points in lines for _, value in points if value > 0]
     if not values:
-        return f"{title}: zero at every page size\n"
+        return f"{title}: zero at every size\n"
     title += f" ({zeros} zeros left out)" if zeros else ""
     sizes = sorted({size for _, points in lines for size, _ in points})
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))

@@ -1,4 +1,4 @@
-"""The thp study as text: the answer, and tables of policies and areas."""
+"""The thp study as text: the answer, and tables of policies and areas (mappings)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nearfar.thp import FREE_GROWTH_OF_AREA, HUGE, NO_HUGE, ThpResult, settings
 
 #: The folder of the kernel's huge page settings.
 SYSFS = "/sys/kernel/mm/transparent_hugepage"
-#: Columns after the policy.
+#: Columns of the table of policies, after ``policy``.
 _COLUMNS: Final = (
     "total_ns", "walk_ns", "start_ns", "io_ns", "mean_bytes", "peak_bytes", "huge_share",
     "swap_ins", "shrunk", "merges", "splits", "fallbacks", "stalls",
@@ -58,7 +58,7 @@ AREAS = "Areas: time that a policy saves in each once memory is filled, and memo
 
 
 def area_cells(result: ThpResult) -> tuple[list[str], list[list[str]]]:
-    """Heads of the table of areas, and cells of each area under all policies but the base."""
+    """Heads of the table of areas, and cells of each area under all policies but ``base``."""
     rows = []
     for policy in (row["policy"] for row in result.rows if row is not result.base):
         areas = [area for area in result.areas if area["policy"] == policy]

@@ -24,7 +24,7 @@ from nearfar.tiering import (
     tenants,
 )
 
-#: Counts that both tables show.
+#: Counts in the table of means and in the series.
 _Count = Literal[
     "promotions",
     "demotions",
@@ -43,7 +43,7 @@ def tiering(result: TieringResult) -> RenderableType:
     memories = fast_memories(result)
     parts: list[RenderableType] = [Text("\n".join(answers.answers(result)), style="bold")]
     title = _title(result, len(memories) > 1)
-    # A table without a title begins with an empty line.
+    # An empty line before the title; a table without a title begins with one already.
     parts += [Text("")] if title else []
     if len(memories) > 1 and len(tenants(rows)) == 1:
         parts.append(by_memory(result, memories))
@@ -139,7 +139,7 @@ def policies(listed: Sequence[PolicyInfo]) -> RenderableType:
         parts.append(Text.assemble((policy["name"], "bold"), f": {policy['what']}"))
         refused = policy["refused_live"]  # ``--policy NAME: why not; what to do``
         why = f"no: {refused.split(': ', 1)[1].split(';')[0]}" if refused else "yes"
-        parts.append(Text(f"under a real program (nearfar run): {why}"))
+        parts.append(Text(f"can manage a real program (nearfar run): {why}"))
         if policy["knobs"]:
             table = Table()
             table.add_columns(("knob", "default"), importance=KEY)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from nearfar.watch import Plan
 
 
-#: Windows whose working sets the live view shows, in seconds, besides the longest observed one.
+#: The live view shows the memory used within time windows of about these lengths, in seconds, and
+#: within the longest observed one.
 _WINDOWS: Final = (0.1, 1.0, 10.0)
 
 
@@ -94,7 +95,7 @@ def line(row: declared.Row) -> str:
 
 
 def lines(row: declared.Row) -> list[tuple[str, str]]:
-    """The answer: labels and sentences. The column ``vm`` is the watched program."""
+    """The answer: labels and sentences. The column ``vm`` names the watched program."""
     size = units.size
     memory = f"{size(row['memory_bytes'])} ({size(row['low_bytes'])} to "
     memory += f"{size(row['high_end_bytes'])}): "

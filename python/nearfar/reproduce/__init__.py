@@ -50,7 +50,7 @@ class Series(TypedDict):
 
 
 class Figure(TypedDict):
-    """A figure of the page; ``time``: whether values are nanoseconds."""
+    """A figure of the HTML page; ``time``: whether values are nanoseconds."""
 
     title: str
     caption: str
@@ -60,7 +60,7 @@ class Figure(TypedDict):
 
 
 class TextTable(TypedDict):
-    """A table of the page."""
+    """A table of the HTML page."""
 
     title: str
     headers: list[str]
@@ -83,8 +83,9 @@ class Statement:
         tolerance: of our number (:func:`within_tolerance`); why: the reason for this tolerance.
         paper: the number of the paper.
         differs: why our number differs; empty if it does not.
-        input: the input that our number only repeats: a key of a machine file (``MACHINE: KEY``, or
-            of a section), a choice of the study, or its ``definition``; empty for a result.
+        input: the input that our number only repeats: a key or section of a machine file
+            (``MACHINE: KEY``), a choice of the study, or ``definition`` if the statement is true by
+            definition; empty for a result.
     """
 
     key: str
@@ -239,7 +240,7 @@ def _of_paper(result: Reproduced, paper: str) -> Reproduced:
 
 
 class Claims(TypedDict):
-    """A paper's main claims that hold (``right``) and do not (``wrong``); why it matters today."""
+    """A paper's claims that hold (``right``) and do not (``wrong``); why the paper matters now."""
 
     paper: str
     right: list[str]

@@ -1,6 +1,6 @@
-"""Rates and times of the programs of page-size advice (000) and TLB and fault models (001).
+"""Rates and times of two papers' programs: page-size advice (000), TLB and fault models (001).
 
-Miss and fault rates are simulated once for each view of the references and each TLB. Times, fits
+Miss and fault rates are simulated once for each filter of references and each TLB. Times, fits
 and choices are computed from them under a :class:`Setting`, which holds everything that the papers
 leave open.
 """
@@ -69,8 +69,8 @@ class Setting:
         readahead: minimum bytes that a fault reads from a disk; smaller pages are read and evicted
             together. Both papers have read-ahead (000, section 1; 001, sections 1 and 3); the size
             is Linux's default.
-        model: the model that chooses 000's pages: the papers' forms, or that of ``nearfar advise``
-            (``auto``), which avoids these forms if they miss known times by more than 1 %.
+        model: the model that chooses 000's pages: the papers' formulas, or that of ``nearfar
+            advise`` (``auto``), which avoids these if they miss known times by more than 1 %.
         most: the largest page that a VM may get and that its model is fitted to, bytes: twice the
             largest that 000 chose.
     """
@@ -173,7 +173,7 @@ class Simulation:
                 progress=self._progress,
             )
         )
-        # Views leave out repeats, which rates count.
+        # Views leave out repeats (:mod:`._views`), but rates are per reference with repeats.
         references = self.view_references.get(workload, int(answer["records"]))
         for row in answer["rows"]:
             row["references"] = references

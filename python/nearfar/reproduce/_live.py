@@ -1,7 +1,7 @@
 """NOMAD's micro-benchmark as a real program (``nomad.c``), under ``nearfar run``.
 
-The program and its manager share one processor, so results do not depend on scheduling, and the
-time of a round includes moving its pages.
+The program and its manager, which moves its pages, share one processor. Results therefore do not
+depend on scheduling, and the time of a round includes moving pages.
 """
 
 from __future__ import annotations

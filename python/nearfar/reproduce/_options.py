@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from nearfar.schema import Column, Option, Rows
+from nearfar.columns import flag, integer, number, text
+from nearfar.schema import Option, Rows
 
 OPTIONS: Final = (
     Option(
@@ -41,44 +42,50 @@ OPTIONS: Final = (
 TABLES: Final = {
     "rows": Rows(
         columns=(
-            Column("paper", "string", False, "", "The paper's number, such as `000`."),
-            Column("item", "string", False, "", "Figure, table or section, and the statement."),
-            Column("published", "string", False, "", "The printed number, or `stated` if the "
-                   "paper gives none.",
-                   python="float | str"),
-            Column("ours", "double", True, "", "Our number, or null; a statement in words is "
-                   "measured as a share of cases, a count or a ratio."),
-            Column("unit", "string", False, "", "Unit of `published` and `ours`."),
-            Column("tolerance", "string", False, "", "Allowed difference (`equal`, `within 0.1`, "
-                   "`within 10%`, `factor 2`, `+- 0.05`), or limits of `ours` alone (`>= 3`, "
-                   "`3 to 9`, `above 1`)."),
-            Column("holds", "bool", True, "", "Whether `ours` is within `tolerance`; null, and not "
-                   "counted, for an input."),
-            Column("note", "string", False, "", "Details; `why:` and the reason if it does "
-                   "not hold."),
-            Column("input", "string", False, "", "The input that `ours` only repeats: a key of a "
-                                                 "machine file "
-                   "(`MACHINE: KEY`), a choice of the study, or its `definition`; empty for a "
-                   "result."),
+            text("paper", "The paper's number, such as `000`."),
+            text("item", "Figure, table or section, and the statement."),
+            text(
+                "published",
+                "The printed number, or `stated` if the paper gives none.",
+                python="float | str",
+            ),
+            number(
+                "ours",
+                "Our number, or null; a statement in words is measured as a share of cases, a "
+                "count or a ratio.",
+                nullable=True,
+            ),
+            text("unit", "Unit of `published` and `ours`."),
+            text(
+                "tolerance",
+                "Allowed difference (`equal`, `within 0.1`, `within 10%`, `factor 2`, `+- 0.05`), "
+                "or limits of `ours` alone (`>= 3`, `3 to 9`, `above 1`).",
+            ),
+            flag(
+                "holds",
+                "Whether `ours` is within `tolerance`; null, and not counted, for an input.",
+                nullable=True,
+            ),
+            text("note", "Details; `why:` and the reason if it does not hold."),
+            text(
+                "input",
+                "The input that `ours` only repeats: a key of a machine file (`MACHINE: KEY`), a "
+                "choice of the study, or its `definition`; empty for a result.",
+            ),
         ),
         keys=("paper", "item"),
         metrics={"ours": "more"},
     ),
     "sensitivity": Rows(
         columns=(
-            Column("setting", "string", False, "", "The changed choice of what the papers leave "
-                                                   "open."),
-            Column("why", "string", False, "", "What `setting` stands for.", "stands for"),
-            Column("holds", "int64", False, "", "Rows that hold with `setting`.", "hold"),
-            Column("rows", "int64", False, "", "Rows that count: all but inputs."),
-            Column("more", "string", False, "", "Items that hold with `setting`, but not as "
-                                                "chosen.",
-                   python="list[str]"),
-            Column("fewer", "string", False, "", "Items that hold as chosen, but not with "
-                                                 "`setting`.",
-                   python="list[str]"),
+            text("setting", "The changed choice of what the papers leave open."),
+            text("why", "What `setting` stands for.", title="stands for"),
+            integer("holds", "Rows that hold with `setting`.", title="hold"),
+            integer("rows", "Rows that count: all but inputs."),
+            text("more", "Items that hold with `setting`, but not as chosen.", python="list[str]"),
+            text("fewer", "Items that hold as chosen, but not with `setting`.", python="list[str]"),
         ),
         keys=("setting",),
         metrics={"holds": "more"},
     ),
-}  # fmt: skip
+}

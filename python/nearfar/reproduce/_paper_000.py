@@ -1,4 +1,4 @@
-"""How each statement of page-size advice (000) is measured.
+"""How each statement of paper 000 (page-size advice) is measured.
 
 One function per key of papers/000/statements.toml. Each returns our number, in the statement's
 unit, and a note with details.
@@ -225,7 +225,10 @@ def _advised(
 
 
 def _weigh(evidence: Evidence, vms: tuple[str, ...], part: int, least: float) -> tuple[float, str]:
-    """The number of VMs in which ``part`` (0: TLB misses, 1: faults) takes the share ``least``."""
+    """The number of VMs in which ``part`` takes at least the share ``least`` of the time at 4 KiB.
+
+    ``part`` is 0 for TLB misses, 1 for faults.
+    """
     weights = {}
     for vm in vms:
         case = _case(evidence.vms[vm])

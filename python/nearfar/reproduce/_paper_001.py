@@ -1,4 +1,4 @@
-"""How each statement of TLB and fault models (001) is measured.
+"""How each statement of paper 001 (models of TLB miss and page fault rates) is measured.
 
 One function per key of papers/001/statements.toml. Each returns our number, in the statement's
 unit, and a note with details.
@@ -43,7 +43,7 @@ def share(cases: Sequence[bool]) -> float:
 
 
 def by_workload(values: Mapping[str, str]) -> str:
-    """``freecell 4 KiB, gedit 8 KiB``."""
+    """The values as text: ``freecell 4 KiB, gedit 8 KiB``."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
@@ -64,10 +64,10 @@ def fewest(evidence: Evidence, workload: str, memory: float | None = None) -> in
 
 
 def turns(evidence: Evidence, workloads: Sequence[str]) -> tuple[float, str]:
-    """Share of workloads whose faults fall, then rise, and where they are fewest."""
-    places = {name: fewest(evidence, name) for name in workloads}
-    shown = {name: units.size(SIZES[place]) for name, place in places.items()}
-    inside = [0 < place < len(evidence.points(name)) - 1 for name, place in places.items()]
+    """Share of workloads whose faults fall, then rise with page size; the size with the fewest."""
+    indices = {name: fewest(evidence, name) for name in workloads}
+    shown = {name: units.size(SIZES[index]) for name, index in indices.items()}
+    inside = [0 < index < len(evidence.points(name)) - 1 for name, index in indices.items()]
     return share(inside), f"page size with fewest faults: {by_workload(shown)}"
 
 
@@ -229,9 +229,9 @@ def _fewest_by_memory(evidence: Evidence, name: str) -> list[int]:
 def _memory_shapes(evidence: Evidence) -> tuple[float, str]:
     cases, shown = [], {}
     for name in PAPER_001:
-        places = _fewest_by_memory(evidence, name)
-        cases.append(len(set(places)) > 1)
-        shown[name] = f"{units.size(SIZES[places[0]])} to {units.size(SIZES[places[-1]])}"
+        indices = _fewest_by_memory(evidence, name)
+        cases.append(len(set(indices)) > 1)
+        shown[name] = f"{units.size(SIZES[indices[0]])} to {units.size(SIZES[indices[-1]])}"
     return share(cases), f"page size with fewest faults, 30 % to 100 % memory: {by_workload(shown)}"
 
 

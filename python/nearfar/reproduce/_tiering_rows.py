@@ -65,7 +65,7 @@ def box(values: list[float]) -> Box:
 
 
 def boxes(nomad: Box, ssp: Box) -> str:
-    """A note with both interquartile ranges, at the scale of the run."""
+    """A note with both interquartile ranges, as measured: not scaled to the paper's size."""
     return ", ".join(
         f"{name} quartiles {low:,.0f} to {high:,.0f}"
         for name, (low, _, high) in (("NOMAD", nomad), ("SSP", ssp))
@@ -73,7 +73,7 @@ def boxes(nomad: Box, ssp: Box) -> str:
 
 
 def over(ssp: float, nomad: float) -> float:
-    """The ratio; 1 if both are 0."""
+    """``ssp / nomad``; 1 if both are 0."""
     return ssp / nomad if nomad else (1.0 if not ssp else float("inf"))
 
 
@@ -85,14 +85,14 @@ def share(scale: str) -> float:
 def near(
     paper: str, item: str, value: float, ours: float, by: float, unit: str, note: str = ""
 ) -> declared.Row:
-    """A row that holds within an absolute difference."""
+    """A row that holds (reproduces the paper) if the values differ by at most ``by``."""
     return row_of(paper, item, value, ours, unit, f"+- {by:g}", abs(ours - value) <= by, note)
 
 
 def within(
     paper: str, item: str, value: float, ours: float, factor: float, unit: str, note: str = ""
 ) -> declared.Row:
-    """A row that holds within a factor either way."""
+    """A row that holds if the values are positive and their ratio is at most ``factor``."""
     holds = value > 0 and ours > 0 and max(value / ours, ours / value) <= factor
     return row_of(paper, item, value, ours, unit, f"factor {factor:g}", holds, note)
 
@@ -100,14 +100,14 @@ def within(
 def above(
     paper: str, item: str, value: float | str, ours: float, limit: float, unit: str, note: str = ""
 ) -> declared.Row:
-    """A row that holds above a limit."""
+    """A row that holds if ``ours`` is above a limit."""
     return row_of(paper, item, value, ours, unit, f"above {limit:g}", ours > limit, note)
 
 
 def below(
     paper: str, item: str, value: float | str, ours: float, limit: float, unit: str, note: str = ""
 ) -> declared.Row:
-    """A row that holds below a limit."""
+    """A row that holds if ``ours`` is below a limit."""
     return row_of(paper, item, value, ours, unit, f"below {limit:g}", ours < limit, note)
 
 

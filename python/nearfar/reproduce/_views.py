@@ -1,10 +1,10 @@
 """Views of full captures for the papers' page studies, small enough for the source repository.
 
-Full captures of the nine programs are gigabytes; about 30 million references miss the caches of the
-papers' desktop. Of these, a view drops each that is to the same 512-byte block (the smallest page)
-as the reference before it. Such a repeat cannot miss a TLB or memory of any page size and changes
-no state, so counts of misses and faults are exact. ``references.json`` has the numbers of
-references with repeats. Kinds, threads and instructions are dropped, as these studies do not use
+Full captures of the nine programs are gigabytes. A view keeps only the references that miss the
+caches of the papers' desktop (about 30 million), without each reference to the same 512-byte block
+(the smallest page) as the one before it. Such a repeat cannot miss a TLB or memory of any page size
+and changes no state, so counts of misses and faults are exact. ``references.json`` has the numbers
+of references with repeats. Kinds, threads and instructions are dropped, as these studies do not use
 them.
 """
 
@@ -46,7 +46,8 @@ def write(
     """Write the views of full captures, ``traces/NAME.trace``, into the folder ``to``.
 
     Args:
-        traces: the folder of the captures; to: of the views, created if missing.
+        traces: the folder of the captures.
+        to: the folder of the views, created if missing.
         names: names of the programs.
         machine: the machine with the caches.
         block: bytes of the smallest page of the study.

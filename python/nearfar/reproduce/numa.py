@@ -1,4 +1,4 @@
-"""aliusM (004) against the ``numa`` study: tables 1 and 2 and what the text states."""
+"""Paper 004 (aliusM) against the ``numa`` study: tables 1 and 2 and what the text states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rows(all_modules: bool = False) -> list[declared.Row]:
 
 
 def study(*, rows_only: bool = False) -> Reproduced:
-    """The rows, and how many hold if a core fills all modules at once.
+    """The rows, and as sensitivity how many hold if a core fills all modules at once.
 
     Args:
         rows_only: leave out the sensitivity.

@@ -1,4 +1,4 @@
-"""Page-size advice (000) and TLB and fault models (001) against ``paging`` and ``advise``.
+"""Compares ``paging`` and ``advise`` with two papers: 000 (page-size advice), 001 (TLB, faults).
 
 Programs similar to the papers' are simulated (:mod:`._evidence`), and each statement is measured
 (:mod:`._paper_001`, :mod:`._paper_000`) under one choice of what the papers leave open
@@ -38,7 +38,7 @@ from nearfar.reproduce._evidence import (
 )
 
 Progress = Callable[[int], None] | None
-#: Values at page sizes.
+#: A value for each of :data:`SIZES`, or for the first of them.
 Values = Array | Sequence[float]
 
 MEASURES: Final = {"001": paper_001.MEASURES, "000": paper_000.MEASURES}
@@ -49,25 +49,25 @@ VARIANTS: Final[tuple[tuple[str, str, dict[str, str | float | int]], ...]] = (
     ("programs alone", "without what the kernel reads and writes", {"kinds": "load,store,fetch"}),
     ("TLB of 32", "half the entries", {"tlb": "32"}),
     ("TLB of 128", "twice the entries", {"tlb": "128"}),
-    ("TLB 64x4+1536x12", "the two levels of the desktop's own processor", {"tlb": "64x4+1536x12"}),
-    ("NVM unit 64 B", "1, 10, 100 times DRAM's time for each cache line", {"unit": "64B"}),
-    ("NVM unit 4 KiB", "1, 10, 100 times DRAM's time for each 4 KiB", {"unit": "4KiB"}),
+    ("TLB 64x4+1536x12", "both TLB levels of the papers' desktop", {"tlb": "64x4+1536x12"}),
+    ("NVM unit 64 B", "1, 10 or 100 DRAM accesses for each 64 B, not 512 B", {"unit": "64B"}),
+    ("NVM unit 4 KiB", "1, 10 or 100 DRAM accesses for each 4 KiB, not 512 B", {"unit": "4KiB"}),
     ("memory 30 %", "in figures that give no memory size", {"memory": 0.3}),
     ("memory 80 %", "in figures that give no memory size", {"memory": 0.8}),
     ("NVM 1x DRAM in page-size advice (000)", "nvm-1x of desktop-nvm", {"nvm": "nvm-1x"}),
     ("NVM 10x DRAM in page-size advice (000)", "nvm-10x of desktop-nvm", {"nvm": "nvm-10x"}),
     ("NVM 100x DRAM in page-size advice (000)", "nvm-100x of desktop-nvm", {"nvm": "nvm-100x"}),
-    ("NVM Optane memory in page-size advice (000)", "persistent memory", {"nvm": "optane-pmem"}),
+    ("NVM Optane PMem in page-size advice (000)", "persistent memory", {"nvm": "optane-pmem"}),
     ("NVM of 1350 MB/s in page-size advice (000)", "Optane Memory, 32 GB: its published bandwidth, "
-     "the SSD's 7.2 us to the first byte", {"latency": "10.2us", "bandwidth": "1350MB/s"}),
+     "the P4800X's 7.2 us to the first byte", {"latency": "10.2us", "bandwidth": "1350MB/s"}),
     ("NVM of 7 us and 1 GB/s in page-size advice (000)", "what agrees with most rows; no source",
      {"latency": "11.1us", "bandwidth": "1GB/s"}),
     ("no read-ahead on disks", "a fault reads one page", {"readahead": 0}),
     ("read-ahead of 32 KiB on disks", "8 pages, as Linux reads swap", {"readahead": 32768}),
-    ("VM pages other than 4 KiB from 5 % gain", "the threshold of nearfar advise",
+    ("VM pages other than 4 KiB only if they gain 5 %", "the threshold of nearfar advise",
      {"min_gain": "5%"}),
-    ("VM pages up to 256 KiB", "eight times the largest chosen", {"most": 262144}),
-    ("VM pages by the papers' forms", "whatever their error", {"model": "papers"}),
+    ("VM pages up to 256 KiB", "eight times the largest that 000 chose", {"most": 262144}),
+    ("VM pages by the papers' models", "even if they miss times by over 1 %", {"model": "papers"}),
 )  # fmt: skip
 
 
@@ -84,8 +84,8 @@ def study(
 
     Args:
         full: capture the full workloads first, into a temporary folder or ``traces``.
-        traces: a folder of full captures, ``freecell.trace`` and so on; by default the views in the
-            repository (:mod:`._views`).
+        traces: a folder of full captures, ``freecell.trace`` and so on; by default the repository's
+            views: captures reduced to the references that miss the caches (:mod:`._views`).
         vm: use captures of virtual machines, ``freecell-vm.trace`` and so on, which the repository
             does not have.
         threads: 0 = one per core.
@@ -106,7 +106,9 @@ def study(
             "study": "reproduce paging",
             "captures": "the bundled views of whole runs"
             if simulated.view_references
-            else f"{'virtual machines' if vm else 'whole runs'}, or captures in --traces",
+            else f"captures in {traces}"
+            if traces is not None
+            else f"whole runs{' in virtual machines' if vm else ''}",
             "view": f"references that miss the caches of {NVM_MACHINE} (--filter cache)",
             "references_per_page": [round(min(reuse), 1), round(max(reuse), 1)],
             "setting": asdict(evidence.setting),
@@ -176,7 +178,7 @@ def _traces(full: bool, traces: str | Path | None, vm: bool, stack: ExitStack) -
     return folder
 
 
-# --- for the page
+# --- figures and tables of the HTML page
 
 
 def figures(evidence: Evidence) -> list[Figure]:

@@ -58,11 +58,12 @@ class Setting:
             (``dma_bdrv_read``) without the caches and the memory model, so the device sees no
             write.
         sizes: MB are 2^20 bytes, as for DRAM chips and in QEMU.
-        atomic: ``none``. 99 % of pigz's faults are in the kernel's copies to and from the page
-            cache. Linux disables page faults in these copies, because the copy may hold a page lock
-            for which the fault would wait. But an embedded page fault takes no lock, and on x86-64
-            the copy has no mapping local to the core (``kmap_atomic`` returns an address of the
-            direct map). So the thread can sleep during a copy; if it may not, there is no gain.
+        atomic: references during which a thread must not sleep: ``none``. 99 % of pigz's faults are
+            in the kernel's copies to and from the page cache. Linux disables page faults in these
+            copies, because the copy may hold a page lock for which the fault would wait. But an
+            embedded page fault takes no lock, and on x86-64 the copy has no mapping local to the
+            core (``kmap_atomic`` returns an address of the direct map). So the thread can sleep
+            during a copy; if it may not, there is no gain.
         first_touch: ``new``. A page that the device does not have is an ordinary page fault
             (section 2.2): the flash has no data for a page at its first touch.
         window: instructions that a thread may run ahead of the others: one piece of pigz.
@@ -75,7 +76,7 @@ class Setting:
         precondition: shares of the flash filled sequentially and overwritten.
         overwrite: ``drawn``: random writes, as in the paper, so that garbage collection has to move
             pages.
-        misses: the entry for the caches in ``papers/002/pigz.toml``.
+        misses: name of the entry of ``papers/002/pigz.toml`` for the machine's caches.
     """
 
     program: str = "pigz"
@@ -271,9 +272,9 @@ def _open(
 def view(whole: Path, to: Path, progress: Progress = None) -> Path:
     """Write the page view of a capture: the references that miss a cache with lines of 4 KiB.
 
-    ``papers/002/pigz.toml`` has the size of that cache: far fewer pages than the device has, so no
-    dropped reference could fault, and so few that every thread appears often: the study runs a
-    thread from one of its references to the next in one step.
+    ``papers/002/pigz.toml`` has the size of that cache. It holds far fewer pages than the device,
+    so no dropped reference could fault. It is so small that each thread keeps many references:
+    between two of them, the study runs a thread in one step.
     ``tests/data/captures/pigz-pages.trace`` is such a view.
     """
     parts = machines.load(MACHINE).to_dict()
@@ -286,10 +287,10 @@ def view(whole: Path, to: Path, progress: Progress = None) -> Path:
 
 
 def waits(trace: Path, without: Sequence[str] = ()) -> tuple[int, float]:
-    """Values for ``papers/002/pigz.toml``: a capture's accesses, and its busy seconds less the time
-    of its instructions.
+    """A capture's number of accesses and seconds of waits, for ``papers/002/pigz.toml``.
 
-    ``without`` names caches to remove: ``l2``, or all for a view.
+    The waits are the busy seconds less the time of the instructions. ``without`` names caches to
+    remove: ``l2``, or all for a view.
     """
     parts = machines.load(MACHINE).to_dict()
     for level in without:

@@ -1,4 +1,4 @@
-"""SSP (selective shadow paging, 003) and NOMAD's tables 2 to 4 against the ``tiering`` study.
+"""SSP (selective shadow paging, paper 003) and NOMAD's tables 2 to 4 against the ``tiering`` study.
 
 Published numbers are in ``papers/003/*.toml``. What the papers leave open is varied one at a time
 (:data:`VARIANTS`).
@@ -51,7 +51,7 @@ FAST, SLOW = "13707M", "15559M"
 _SCRIPTS: Options = {
     "rss": str(2 * 3_490_000 * 4096), "wss": str(3_490_000 * 4096), "slow": "15101M",
 }  # fmt: skip
-#: Runs for each box of SSP (003)'s figures.
+#: Runs for each box plot in SSP (003)'s figures.
 SEEDS = 8
 #: Tolerances: absolute difference of shadow copies, by mix; a factor; an order of magnitude.
 _COPIES = {"write": 0.05, "mixed": 0.05, "read": 0.02}
@@ -116,7 +116,7 @@ def study(
         live: also run a real program (:func:`_live_rows`).
         threads: parallel runs; 0 = one per core.
         progress: called regularly with the number of accesses done.
-        rows_only: leave out the sensitivity.
+        rows_only: leave out :data:`VARIANTS`.
     """
     scale = "1/1" if full else "1/64"
     options: Options = {"scale": scale, "threads": threads, "progress": progress}
@@ -149,7 +149,7 @@ def _rows(options: Options, live: bool) -> list[declared.Row]:
 
 
 class _Mix:
-    """NOMAD and SSP on one mix, a run for each seed."""
+    """NOMAD and SSP on one mix of reads and writes, a run for each seed."""
 
     def __init__(self, mix: str, options: Options) -> None:
         settings: Options = {"fast": FAST, "slow": SLOW, "points": 1, "mix": mix, **options}

@@ -26,7 +26,7 @@ def maximum(peak: int) -> int:
 
 
 def high(needed: int, peak: int, locked: int) -> int | None:
-    """``memory.high``: ``needed`` with a margin, and more than locked memory, which stays resident.
+    """``memory.high``: memory for the accepted slowdown (``needed``), or locked memory; a margin.
 
     None if it would save less than :data:`WORTH`.
     """
@@ -53,7 +53,7 @@ def risk(content: Content) -> str:
     """What the answer does not cover."""
     if sample := content["source"].get("sample"):
         share = units.percent(sample["rate"])
-        first = f"memory is an upper bound, from a sample of {share} of the pages"
+        first = f"the memory size is an upper bound, from a sample of {share} of the pages"
     else:
         first = sentence(phases(content["working_set"]))
     parts = [first, "memory that other inputs or a longer run need is not seen"]

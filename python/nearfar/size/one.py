@@ -1,4 +1,4 @@
-"""The size of one program.
+"""The memory and the page size that one program needs.
 
 The trace is simulated with ``--view machine``: first with enough memory at every page size, to
 choose the page size; then with 4 KiB pages at a grid of memory sizes, with Linux's replacement
@@ -6,9 +6,9 @@ choose the page size; then with 4 KiB pages at a grid of memory sizes, with Linu
 answer. Memory that the page size adds is added to the result, because under pressure the kernel
 splits larger pages.
 
-Of a trace captured with ``--sample``, only 4 KiB pages are simulated. Waiting times are then lower
-bounds, and faults are taken at the upper end of their interval. Both make faults weigh more, so
-slowdowns and the advised memory are upper bounds.
+Of a trace captured with ``--sample``, only 4 KiB pages are simulated. Waiting times for cache and
+TLB misses are then lower bounds, and faults are taken at the upper end of their interval. Both make
+faults weigh more, so slowdowns and the advised memory are upper bounds.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ class _Study:
 
 
 def _counted_ns(row: paging_declared.Row, whole: bool) -> float:
-    """The time that counts; of a sample, with faults at the upper end of their interval."""
+    """The row's :func:`counted_ns`; of a sample, with faults at the upper end of their interval."""
     high = row["total_ns_high"]
     return counted_ns(row, whole) + (0.0 if high is None else high - row["total_ns"])
 

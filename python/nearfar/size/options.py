@@ -104,8 +104,8 @@ ROWS: Final = Rows(
         byte_size("locked_bytes", "Peak locked memory (`mlock`)."),
         byte_size(
             "thrashes_below_bytes",
-            "Memory below which the program takes over twice as long; null if it never does, or "
-            "without swap.",
+            "Memory below which the program takes over twice as long as with enough memory; null "
+            "if it never does, or without swap.",
             nullable=True,
         ),
         byte_size("advised_page_bytes", "The advised page size.", title="page"),

@@ -1,4 +1,4 @@
-"""The swap device of this machine, as a built-in storage."""
+"""Finds the built-in storage device that is most like this machine's swap, for ``--swap``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 #: The value of ``--swap`` without swap.
 NONE: Final = "none"
-#: The swap device that is memory.
+#: The swap device that compresses pages in memory.
 ZRAM: Final = "zram"
 
 
@@ -30,10 +30,9 @@ def usual(swaps: Path = Path("/proc/swaps"), blocks: Path = Path("/sys/class/blo
     name = Path(first[0]).name
     if name.startswith("zram"):
         return "zram"
-    # The disk of a partition, such as nvme0n1p2 or sda1.
+    # A partition, such as nvme0n1p2 or sda1, has no queue; its disk has one.
     disk = re.sub(r"(?<=\d)p\d+$|(?<=[a-z])\d+$", "", name)
-    try:
-        rotates = (blocks / disk / "queue" / "rotational").read_text().strip() == "1"
-    except OSError:
-        rotates = False  # a swap file, for example, is no block device
+    files = (blocks / each / "queue" / "rotational" for each in (name, disk))
+    # A swap file, for example, is no block device.
+    rotates = next((file.read_text().strip() == "1" for file in files if file.is_file()), False)
     return "hdd" if rotates else "nvme"

@@ -47,7 +47,7 @@ class Estimate:
         done: finished cells.
         failed: cells to try again.
         seconds: estimated time of the unfinished cells; None if unknown.
-        basis: of the estimate.
+        basis: what the estimate is based on.
     """
 
     cells: int
@@ -78,7 +78,7 @@ class SweepResult(Result):
         run: study, grid, options, version.
         cells: the state of each cell, in the order of the grid.
         ran: number of cells that this call ran.
-        seconds: durations of finished cells, by key.
+        seconds: durations of all cells, by key; 0 if missing.
     """
 
     shown = "nearfar.report.sweep:sweep"

@@ -38,7 +38,7 @@ class Job(TypedDict):
     key: str
     study: str
     parameters: Mapping[str, object]
-    written: Mapping[str, object]
+    written: Mapping[str, object]  # every parameter as in ``study.toml``, or its default
     renamed: Mapping[str, str]
     threads: int
     error: str | None
@@ -136,7 +136,7 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
 
 
 def read_outcome(key: str, folder: Path) -> Outcome | None:
-    """The outcome of a cell; None if it has not finished."""
+    """The outcome of a cell, done or failed; None if it has none, or its rows are lost."""
     try:
         outcome: Outcome = read_json(folder / "cells" / f"{key}.json")
     except (NearfarError, ValueError):
@@ -174,7 +174,7 @@ def _atomic(path: Path) -> Iterator[Path]:
 
 
 def _as_written(text: str, renamed: Mapping[str, str]) -> str:
-    """A message with the paths as in the sweep's file."""
+    """A message with the paths as in ``study.toml``."""
     for path, written in renamed.items():
         text = text.replace(path, written)
     return text
@@ -193,7 +193,7 @@ def parameter_columns(study: Study) -> Mapping[str, pyarrow.DataType]:
 
 
 def _table(study: Study, rows: pyarrow.Table, job: Job) -> pyarrow.Table:
-    """The rows, preceded by the cell's parameters; paths are as in the sweep's file."""
+    """The rows, after columns of the cell's key and parameters; paths are as in ``study.toml``."""
     import pyarrow
 
     columns = {"cell": pyarrow.array([job["key"]] * len(rows))}
@@ -222,7 +222,7 @@ def _type(annotation: object) -> pyarrow.DataType:
 
 
 def _value(value: object, kind: pyarrow.DataType) -> object:
-    """A parameter as a column has it: lists and tables as text."""
+    """A parameter as its column has it: lists and mappings as text."""
     import pyarrow
 
     if value is None or kind != pyarrow.string() or isinstance(value, str):

@@ -1,6 +1,7 @@
-"""Cells on a Dask cluster, whose workers see the sweep's folder and traces under the same paths.
+"""Runs the cells (single studies) of a sweep on a Dask cluster.
 
-Workers write finished cells themselves, so these survive the scheduler and the sweep.
+Workers see the sweep's folder and traces under the same paths. They write finished cells
+themselves, so no finished cell is lost if the scheduler or the sweep ends.
 """
 
 from __future__ import annotations

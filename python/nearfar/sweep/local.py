@@ -1,6 +1,7 @@
-"""Cells on this machine: worker processes, each with a thread that feeds it.
+"""Runs the cells (single studies) of a sweep on this machine, in worker processes.
 
-If a worker dies (killed, out of memory), only its cell is lost, and another worker retries it.
+A thread feeds each worker. If a worker dies (killed, out of memory), only its cell is lost, and
+another worker retries it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class _Watcher(threading.Thread):
                 outcome = self._do(job)
                 if outcome is not None:
                     self.outcomes.put(outcome)
-        except Exception as error:  # raised by `run`, which would wait for ever
+        except Exception as error:  # the function `run` raises it, instead of waiting for ever
             self.outcomes.put(error)
         finally:
             self._end()

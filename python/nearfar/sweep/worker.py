@@ -1,6 +1,7 @@
 """The worker process of a sweep: reads a job per line, as JSON, and writes an outcome per line.
 
-It ends when its input ends, so after a killed sweep it finishes at most one cell.
+A job runs one cell of the sweep. The worker ends when its input ends, so after a killed sweep it
+finishes at most one cell.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from nearfar.sweep import cell
 
 def main() -> None:
     """Run jobs until the input ends."""
-    # The protocol uses copies; libraries and programs get standard error and /dev/null instead.
+    # Jobs and outcomes use copies of descriptors 0 and 1. Libraries and programs that use these two
+    # get /dev/null and standard error.
     outcomes = os.fdopen(os.dup(1), "w", encoding="utf-8")
     jobs = os.fdopen(os.dup(0), encoding="utf-8")
     os.dup2(2, 1)

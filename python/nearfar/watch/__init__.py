@@ -39,7 +39,7 @@ class WatchResult(FolderResult):
     Attributes:
         run: how it was found.
         rows: one (docs/watch.md names the keys).
-        windows: its working sets.
+        windows: the curve: faults and slowdown by memory size.
     """
 
     run: Run
@@ -123,7 +123,7 @@ class Plan:
         return plan
 
     def prices(self) -> Prices:
-        """Times of a fault; 0 for anonymous memory without swap."""
+        """Times of a fault on a page of swap (0 without swap), and on a page of a file."""
         fault = self.machine.fault_times().fault_ns
         swaps = self.swap != NONE
         storage = self.swap if swaps else next(iter(self.machine.storages))
@@ -160,7 +160,7 @@ def follow(
     progress: Callable[[Watched], None] | None = None,
     **options: Unpack[declared.Options],
 ) -> Iterator[WatchResult]:
-    """Watch a running program until it ends, with an answer after each ``for_``.
+    """Watch a running program until it ends, with an answer after each period of ``for_``.
 
     Args:
         target: as for :func:`watch`.
@@ -183,7 +183,7 @@ def answers(plan: Plan, progress: Callable[[Watched], None] | None = None) -> It
     if plan.options["method"] == AUTO and plan.method not in CHEAP:
         raise NearfarError(
             f"--follow: only {plan.method} works here ({plan.why}), and it slows the program down "
-            "each time; to do so, name it with --method"
+            "each time; to use it anyway, name it with --method"
         )
     return _answers(plan, progress)
 
@@ -288,8 +288,8 @@ def _row(
     Args:
         curve: the curve of all observations.
         parts: curves of parts of the observations; their answers widen the interval.
-        highest: the peak resident set.
-        error: ``ERROR`` of the method.
+        highest: the peak resident set since the program began.
+        error: by which share the need may be below and above the answer (``ERROR``).
     """
     last, swaps = watched.last, plan.swap != NONE
     most = max(watched.most, last.private + last.file)
@@ -302,7 +302,7 @@ def _row(
     point = needed(curve)
     others = [needed(part).bytes for part in parts]
     if swaps and curve and enough(curve, plan.slowdown) is None:
-        # Windows longer than those observed may show that less than everything is enough.
+        # The need may be anywhere between the largest memory of the curve and everything.
         others.append(curve[-1].bytes)
     memory = min(max(point.bytes, last.locked), most)
     low = max(min([memory, *others]) * (1 - error[0]), last.locked)

@@ -1,11 +1,11 @@
 """``--confirm``: try the advised memory, and count refaults and stalls.
 
 Asks the kernel to reclaim at most a hundredth of the control group's memory at a time
-(``memory.reclaim``) until no more than the advised memory is resident, keeps it so for
+(``memory.reclaim``) until no more than the advised memory is resident, then holds it there for
 :data:`HOLD` seconds in the same way, and reads refaults (``memory.stat``) and stalls
-(``memory.pressure``). Stops if the target stalls for more than twice the accepted slowdown, and
-more than :data:`.squeeze.STALL` of the time. Sets no limit, so nothing has to be restored:
-reclaimed memory returns when it is used.
+(``memory.pressure``). Stops if the share of time in stalls exceeds both twice the accepted slowdown
+and :data:`.squeeze.STALL`. Sets no limit, so nothing has to be restored: reclaimed memory returns
+when it is used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EVERY: Final = 0.02
 SLOWEST, FASTEST = 0.1, 100.0
 #: A step reclaims at most this share of memory.
 STEP: Final = squeeze.STEPS[1]
-#: Seconds over which stalls are averaged before they can end the trial.
+#: Seconds over which stalls are averaged, and after which reclaim without progress speeds up.
 SPAN: Final = 1.0
 #: Seconds at the advised memory.
 HOLD: Final = 10.0

@@ -1,9 +1,9 @@
 """The slowdown of a target with less memory, from working sets or from refaults.
 
 With working sets W(t) of windows of length t, a memory of W(t) bytes has dW/dt faults a second
-(Denning and Schwartz, *Properties of the Working-Set Model*, 1972, section 4). Between two windows,
-the derivative is the difference of their working sets divided by that of their lengths, for the
-mean of both working sets. The slowdown is the device's time of these faults: an upper bound, as
+(Denning and Schwartz, *Properties of the Working-Set Model*, 1972, section 4). For a memory of the
+mean of two windows' working sets, the derivative is the difference of these working sets divided by
+that of the windows' lengths. The slowdown is the device's time of these faults: an upper bound, as
 other threads may run while one waits.
 """
 
@@ -54,7 +54,10 @@ class Point:
 
 
 def of_cycles(cycles: Sequence[Sequence[WorkingSet]], prices: Prices) -> list[Point]:
-    """The curve from working sets: memory sizes, smallest first, with falling slowdowns."""
+    """The curve from working sets: memory sizes, smallest first, with falling slowdowns.
+
+    A cycle has the working sets of growing windows that began together.
+    """
     means = of_windows(cycles)
     steps = [
         _Step(

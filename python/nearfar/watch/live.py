@@ -43,7 +43,7 @@ class Looks:
     _at: float | None = None
 
     def __post_init__(self) -> None:
-        """Find its control group."""
+        """Find the control group of the target."""
         self._group = group_of(self.target)
 
     def look(self) -> Look:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nearfar.watch.target import Target
 
 _PREFIX: Final = "nearfar_watch_"
-#: Suffixes of metrics by the unit of the column; names of columns in bytes already end in it.
+#: Suffixes of metrics by the unit of the column. Columns in bytes already end in ``_bytes``.
 _UNITS: Final = {"share": "_ratio", "a second": "_per_second"}
 _ANSWERED: Final = f"{_PREFIX}answer_timestamp_seconds"
 

@@ -20,7 +20,8 @@ OPTIONS: Final = (
     Option(
         "for_",
         "str | float",
-        "How long to watch. The longest working-set window is a quarter of that, at most 30 s.",
+        "How long to watch. The longest window, in which memory in use is counted, is a quarter of "
+        "that, at most 30 s.",
         default="60s",
         metavar="TIME",
     ),

@@ -1,4 +1,7 @@
-"""Observations of a running target: memory, working sets, refaults."""
+"""Observations of a running target: memory, working sets, refaults.
+
+A cycle finds the memory that is used within each of several windows, which begin together.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ SHORTEST: Final = 0.02
 #: The longest window, in seconds.
 LONGEST: Final = 30.0
 
-#: An area of smaps: start, end, inode, name, and KiB by key.
+#: A memory area (VMA) in smaps: start, end, inode, name, and KiB by key.
 _AREA: Final = re.compile(
     rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) *([^\n]*)\n"
     rb".*?^Rss: *(\d+) .*?^Pss: *(\d+) .*?^Private_Clean: *(\d+) .*?^Private_Dirty: *(\d+) "
@@ -27,7 +30,7 @@ _AREA: Final = re.compile(
     rb".*?^Swap: *(\d+) .*?^SwapPss: *(\d+) .*?^Locked: *(\d+) ",
     re.M | re.S,
 )
-#: Names of areas of shared memory. They have an inode, but are swapped as anonymous memory is.
+#: Names of areas of shared memory. Such areas have an inode, but are swapped like anonymous memory.
 _SHARED: Final = re.compile(rb"/dev/zero|/SYSV|/memfd:|/dev/shm/|\[anon_shmem")
 
 
@@ -56,7 +59,7 @@ class Memory:
     """Memory of a target at one moment, in bytes; shared memory is divided among processes.
 
     Attributes:
-        anonymous: resident memory that only swap can hold.
+        anonymous: resident memory that can be reclaimed only by swapping it.
         file: resident pages of mapped files.
         used_anonymous: the part of ``anonymous`` whose accessed bit is set.
         used_file: the part of ``file`` whose accessed bit is set.
@@ -162,10 +165,10 @@ def read(pids: Sequence[int]) -> Memory | None:
             # Forked processes share memory at the same address.
             same.setdefault((area.shared, 0 if area.shared else area.start), []).append(area)
     for group in same.values():
-        count = used(group)
+        used_bytes = used(group)
         part = sum(area.anonymous for area in group) / (sum(area.rss for area in group) or 1)
-        total["used_anonymous"] += count * part
-        total["used_file"] += count * (1 - part)
+        total["used_anonymous"] += used_bytes * part
+        total["used_file"] += used_bytes * (1 - part)
     total["swapped"] += sum(swapped.values())
     return Memory(**total) if by_process else None
 
@@ -176,14 +179,14 @@ def used(same: Sequence[Area]) -> float:
     Each process is assumed to use shared pages at random.
     """
     shared = sum(area.pss - area.own for area in same)
-    # Other programs may share it: as a whole it is at least what one process maps.
-    largest = max([shared, *(area.rss - area.own for area in same)])
+    # Other programs may map the shared pages, too: their size is at least what one process maps.
+    shared_size = max([shared, *(area.rss - area.own for area in same)])
     used_own, unused_share = 0.0, 1.0
     for area in same:
         own_share = area.own / area.rss if area.rss else 1.0
         used_own += area.referenced * own_share
-        if largest:
-            unused_share *= 1 - min(area.referenced * (1 - own_share) / largest, 1.0)
+        if shared_size:
+            unused_share *= 1 - min(area.referenced * (1 - own_share) / shared_size, 1.0)
     return used_own + shared * (1 - unused_share)
 
 
@@ -227,7 +230,7 @@ def lengths(seconds: float) -> list[float]:
         raise NearfarError(f"--for: {seconds:g} s is too short; give at least 1s")
     long = min(seconds / 4, LONGEST)
     found = [long] * 2
-    # 0.75: the short cycles added below.
+    # The short cycles added below take 0.75 * long.
     while sum(found) + 0.75 * long <= seconds:
         found += [long / 4] * 2 + [long / 16] * 4
     return found
@@ -238,7 +241,7 @@ def windows(length: float) -> list[float]:
     found = [SHORTEST]
     while found[-1] * GROWTH < length:
         found.append(found[-1] * GROWTH)
-    # The last may be almost as long as the cycle.
+    # ``length`` replaces the last one, which may be almost as long.
     return [*found[:-1], length]
 
 
@@ -256,7 +259,7 @@ def cycles(
         target, share, progress: as for :class:`nearfar.watch.methods.Method`.
         planned: the length of each cycle, in seconds.
         begin: begins a cycle for processes.
-        used: returns the bytes of anonymous memory and of files that were used since then.
+        used: returns the bytes of anonymous memory and of files that were used since ``begin``.
 
     Raises:
         NearfarError: the target ended too early, or reading its memory costs more than ``share``.

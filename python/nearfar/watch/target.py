@@ -172,7 +172,7 @@ def _group(pid: int) -> Path | None:
 def denied(pid: int, *files: str) -> str | None:
     """What is missing to open files of a process, and how to get it.
 
-    None if nothing is, or if it has ended.
+    None if nothing is missing, or if the process has ended.
 
     Args:
         pid: the process.

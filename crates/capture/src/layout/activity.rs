@@ -1,8 +1,8 @@
 //! Measures idle time, in which no recorded thread runs because all are in system calls. QEMU does
 //! not lengthen such time. Times are nanoseconds of [`now`].
 //!
-//! Once enough time has accumulated, an event reports the idle time ([`Activity::resume`]), and the
-//! mean number of threads that run at a time outside of it. A thread in a system call does not run.
+//! Once enough time has accumulated, an event reports the idle time and the mean number of threads
+//! that ran during the rest of the time ([`Activity::resume`]). A thread in a system call does not run.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -21,7 +21,8 @@ pub struct Activity {
     running: AtomicU32,
     /// When a thread last paused, or [`UNKNOWN`].
     idle_since: AtomicU64,
-    /// When an event last reported `idle` and `busy`, plus later time that is excluded.
+    /// When an event last reported `idle` and `busy`, plus the time since then that exceeded the limits
+    /// of [`resume`](Self::resume) and so counts neither as idle nor as running time.
     reported_at: AtomicU64,
     /// Idle nanoseconds since then.
     idle: AtomicU64,

@@ -1,5 +1,5 @@
-//! The encoding of words. A word is a *reference* (load or store), a *block* that begins, or a
-//! *control word*, which begins a control record of several words.
+//! The encoding of words. A word is a *reference* (load or store), a *block* (the program enters a
+//! translation block of QEMU), or a *control word*, which begins a control record of several words.
 
 use super::CHUNK;
 
@@ -19,11 +19,11 @@ pub const MAX_COUNT: u64 = 119;
 pub const MIN_CONTROL: u64 = CONTROL | (MAX_COUNT + 1) << COUNT_SHIFT;
 /// Number of address bits in a reference or block.
 pub const ADDR_BITS: u32 = 48;
-/// Position of the instruction's index in its block (9 bits).
+/// Position, in a reference, of the instruction's index in its block (9 bits).
 pub const INDEX_SHIFT: u32 = 48;
 /// Maximum index of an instruction in a block.
 pub const INDEX_MASK: u64 = 0x1ff;
-/// Position of log2 of the size (3 bits).
+/// Position, in a reference, of log2 of the size (3 bits).
 pub const SIZE_SHIFT: u32 = 57;
 /// Set if the reference is a store.
 pub const STORE: u64 = 1 << 60;
@@ -41,8 +41,9 @@ pub mod tag {
     pub const EVENT: u64 = 122;
     /// A file's name: device, inode, then its text.
     pub const FILE: u64 = 123;
-    /// A fence: its ticket, then order and position of each other stream of the process. All words
-    /// of unlisted streams follow the fence.
+    /// A fence, which orders events between streams (`layout.rs`): its ticket, then order (serial
+    /// number) and position of each other stream of the process. All words of unlisted streams
+    /// follow the fence.
     pub const FENCE: u64 = 124;
     pub const FENCE_END: u64 = 125;
     /// In a sample, the position and counts of the thread, see [`super::Place`].

@@ -19,15 +19,15 @@ use crate::layout::{CHUNK_WORDS, FOLLOW, SIZE_SHIFT, origin, what};
 /// The action of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Act {
-    /// Write this many words.
+    /// Write this many words, each the record of a load.
     Touch(u64),
-    /// Begin the fence of an event.
+    /// Begin the fence of an event (`layout.rs`): it fixes the event's place in the order.
     Begin,
     /// Write the event, and end the fence.
     End,
     /// `Begin` and `End`.
     Event,
-    /// End, and continue as another thread.
+    /// Close the stream, and continue as another thread.
     Restart,
 }
 
@@ -35,26 +35,26 @@ enum Act {
 type Step = (usize, Act);
 
 fn encode(steps: &[Step]) -> String {
-    let word = |(thread, act): &Step| match act {
+    let token = |(thread, act): &Step| match act {
         Act::Touch(words) => format!("{thread}t{words}"),
         Act::Begin => format!("{thread}b"),
         Act::End => format!("{thread}e"),
         Act::Event => format!("{thread}m"),
         Act::Restart => format!("{thread}r"),
     };
-    steps.iter().map(word).collect::<Vec<_>>().join(" ")
+    steps.iter().map(token).collect::<Vec<_>>().join(" ")
 }
 
 fn decode(text: &str) -> Vec<Step> {
-    let step = |word: &str| {
-        let act = match &word[1..2] {
-            "t" => Act::Touch(word[2..].parse().unwrap()),
+    let step = |token: &str| {
+        let act = match &token[1..2] {
+            "t" => Act::Touch(token[2..].parse().unwrap()),
             "b" => Act::Begin,
             "e" => Act::End,
             "m" => Act::Event,
             _ => Act::Restart,
         };
-        (word[..1].parse().unwrap(), act)
+        (token[..1].parse().unwrap(), act)
     };
     text.split_whitespace().map(step).collect()
 }
@@ -81,7 +81,7 @@ pub(super) fn perform(text: &str, killed: bool) {
             scope.spawn(move || {
                 recorder::set_current_vcpu(thread as u32);
                 let mut vcpu = thread as u32;
-                // SAFETY: opened above, and only this thread has the number.
+                // SAFETY: opened above, and only this thread uses this vCPU number.
                 let mut stream = unsafe { Stream::of(vcpu) };
                 for (number, (_, act)) in steps.iter().enumerate().filter(|(_, s)| s.0 == thread) {
                     while turn.load(Acquire) != number {
@@ -118,7 +118,7 @@ pub(super) fn perform(text: &str, killed: bool) {
     }
 }
 
-/// Wait for a child, and report that.
+/// Wait until a child has ended, and write the event of that.
 fn wait_for(child: libc::pid_t, stream: &mut Stream) {
     // SAFETY: our child; its status is ignored.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
@@ -242,7 +242,7 @@ fn touches_fall_within_the_lifetime_of_a_mapping_of_another_thread() {
     }
 }
 
-/// Until a call returns, another thread writes more than its ring holds.
+/// While one thread is within a system call, another writes more than its ring holds.
 #[test]
 fn an_unfinished_call_does_not_block_other_threads() {
     let words = 20 * CHUNK_WORDS as u64;
@@ -261,7 +261,7 @@ fn events_come_in_the_order_in_which_they_began() {
     }
 }
 
-/// If a writer is killed in a call, the call has no effect, and no word of other threads is lost.
+/// If the process is killed during a system call, the trace lacks the call's event, but no words.
 #[test]
 fn a_call_ended_by_a_kill_has_no_effect() {
     use Act::{Begin, Event, Touch};
@@ -274,8 +274,8 @@ fn a_call_ended_by_a_kill_has_no_effect() {
     }
 }
 
-/// A child begins after its parent's words before the fork, and ends before the parent's words
-/// after the wait.
+/// A child's words follow those that its parent wrote before the fork, and precede those that the
+/// parent writes after the wait.
 #[test]
 fn a_child_lives_between_its_fork_and_its_end() {
     if !child_can_start_threads() {
@@ -294,8 +294,8 @@ fn a_child_lives_between_its_fork_and_its_end() {
     }
 }
 
-/// A process ends after the words that others had written by then, and before those of a process
-/// that has waited for it.
+/// The exit of a process follows the words that others wrote before it, and precedes those that its
+/// parent writes after the wait.
 #[test]
 fn a_process_ends_after_what_others_wrote_before() {
     if !child_can_start_threads() {
@@ -311,7 +311,7 @@ fn a_process_ends_after_what_others_wrote_before() {
     }
 }
 
-/// Even if everything is written before anything is read.
+/// The order is right even if everything is written before anything is read.
 #[test]
 fn a_program_executed_by_a_child_precedes_what_its_parent_does_after_the_wait() {
     if !child_can_start_threads() {

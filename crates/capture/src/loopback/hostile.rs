@@ -22,8 +22,8 @@ fn exercise(bytes: &[u8]) -> bool {
         (shared, recorder)
     });
     let dir = tempfile::tempdir().unwrap();
-    protocol(shared, dir.path(), bytes, &mut |input, first| {
-        plugin_side::act(recorder, input, first)
+    protocol(shared, dir.path(), bytes, &mut |input, at_start| {
+        plugin_side::act(recorder, input, at_start)
     })
 }
 

@@ -1,4 +1,5 @@
-//! The plugin's side of `exercise::protocol`, for its property test and its fuzz target.
+//! The QEMU plugin's side of `exercise::protocol`, which receives a trace from fuzzed shared memory: for its
+//! property test and its fuzz target.
 
 use std::fs::OpenOptions;
 
@@ -14,8 +15,8 @@ pub fn install(shared: &Shared) -> &'static Recorder {
     recorder.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// With `first`, open streams and write to them. Otherwise, call the functions that read the memory,
-/// which may contain anything by then.
+/// With `first`, open streams and write to them as `input` says. Otherwise, call the plugin's functions that
+/// read the shared memory, which `exercise::protocol` has overwritten arbitrarily since.
 pub fn act(recorder: &'static Recorder, input: &mut Input<'_>, first: bool) {
     let open = |vcpu| {
         set_current_vcpu(vcpu);
@@ -24,7 +25,7 @@ pub fn act(recorder: &'static Recorder, input: &mut Input<'_>, first: bool) {
         unsafe { Stream::of(vcpu) }
     };
     if !first {
-        // A number that is not used below.
+        // No stream below has this vCPU.
         let mut stream = open(9);
         stream.position();
         stream.pause();

@@ -13,7 +13,7 @@ const HEAP: &str = "[heap]";
 const NEVER_BEGAN: &str = "QEMU could not load the program or the plugin";
 
 impl Recording<'_> {
-    /// Apply an event of the plugin: its words before the name, and its name.
+    /// Apply an event of the plugin. `fixed`: its words before the name, in the order of [`Event`].
     pub(super) fn event(
         &mut self,
         fixed: &[u64],

@@ -9,8 +9,8 @@ const PAGE: u64 = 4096;
 const BATCH: usize = 1 << 15;
 
 impl Recording<'_> {
-    /// Map ranges of RAM (start and bytes), and then the named parts of it (first, last and name).
-    /// The events are of the first thread.
+    /// Record a map event of the first thread for each range of RAM (start and bytes), and then for
+    /// each named part of it (first byte, last byte and name).
     pub fn map_ram(&mut self, ranges: &[(u64, u64)], named: Vec<(u64, u64, String)>) -> Result<()> {
         let ram = ranges.iter().map(|&(addr, length)| (addr, length, "[ram]".to_owned()));
         let named = named.into_iter().map(|(first, last, name)| {

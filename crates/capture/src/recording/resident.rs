@@ -21,7 +21,7 @@ const RESIDENT: u64 = 1 << 63 | 1 << 62;
 const MAX_PAGES: u64 = 1 << 28;
 
 impl Recording<'_> {
-    /// The kernel made the mapped pages of a range resident.
+    /// Record the mapped pages of a range, because the kernel made them resident.
     pub(super) fn populate(
         &mut self,
         process: u32,

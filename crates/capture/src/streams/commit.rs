@@ -1,9 +1,9 @@
 //! Commits fences to the trace, each after the words that precede it.
 //!
-//! Fences do not say which words of *other* processes precede them. Those that were written before the
-//! scan that found the fence complete go before it, up to pending fences, so that no process frees its
-//! memory before the trace has the pages that others touched meanwhile. The exception is a process that
-//! has waited for another to end: its words follow those of the other.
+//! A fence encloses an event of one process's address space (`layout.rs`). It does not say which
+//! words of *other* processes precede it: those written so far go before it, up to the next pending
+//! fence of each process. The trace thus has the pages that others touched before it has the event
+//! that frees memory. If a process has waited for another to end, its words follow the other's.
 
 use std::sync::atomic::Ordering::Acquire;
 
@@ -83,7 +83,7 @@ impl Streams<'_> {
     }
 
     /// The complete fence with the lowest ticket that no incomplete fence of its process precedes:
-    /// ticket, pid, order of its stream, and position after its last word.
+    /// ticket, pid, number of its stream by opening (`order`), and position after its last word.
     fn next_fence(&self) -> Option<(u64, u32, u64, u64)> {
         let first = |(&pid, process): (&u32, &Process)| {
             let (&ticket, fence) = process.fences.first_key_value()?;
@@ -121,7 +121,7 @@ impl Streams<'_> {
             return u64::MAX;
         };
         let fences = self.processes.get(&stream.pid).into_iter().flat_map(|p| p.fences.values());
-        // Without an end, the call has not returned, so no other thread depends on it.
+        // Without an end, the fence's system call has not returned: no other thread depends on it.
         let others = fences.filter(|fence| fence.owner != order && fence.end.is_some());
         others
             .map(|fence| fence.before(order))

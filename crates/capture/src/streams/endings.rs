@@ -1,4 +1,5 @@
-//! Ends streams and processes, and begins the programs that replace others (`execve`).
+//! Ends streams (one per thread) and processes, and begins the programs that replace others
+//! (`execve`). A stream is identified by its *order*, the serial number of its opening.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -30,8 +31,8 @@ impl Streams<'_> {
         Ok(self.streams.len() > before)
     }
 
-    /// End the complete streams of a process that is about to end, and with the last one the
-    /// process, so that it ends before what another process does after waiting for it.
+    /// End the closed streams of a process that is about to end if they are read completely, and with
+    /// the last one the process: in the trace, it ends before what a process that waits for it does next.
     pub(super) fn end_closed(&mut self, pid: u32) -> Result<()> {
         let complete = |(&order, stream): (&u64, &Stream<'_>)| {
             let closed =
@@ -43,9 +44,9 @@ impl Streams<'_> {
         self.end_processes(&mut |_, _| false)
     }
 
-    /// End one process of `dead` that has no complete fence left, and begin the program that
-    /// replaced it, if any; the process stays in `dead` in that case. Returns false if `dead` has no
-    /// such process.
+    /// End one process of `dead` whose next fence (`layout.rs`), if any, is incomplete, and begin the
+    /// program that replaced it, if any; the process stays in `dead` in that case. Returns false if
+    /// `dead` has no such process.
     pub(super) fn end_killed(&mut self, dead: &mut Vec<u32>) -> Result<bool> {
         let processes = &self.processes;
         dead.retain(|pid| processes.contains_key(pid));
@@ -136,7 +137,7 @@ impl Streams<'_> {
             .map(|(_, slot)| (slot.pid.load(Relaxed), slot.order.load(Relaxed)))
     }
 
-    /// Whether the next turn begins another program of process `pid`, which has no streams left.
+    /// Whether another program of process `pid`, which has no streams left, can begin.
     fn has_successor(&self, pid: u32) -> bool {
         let next = |(of, order)| {
             of == pid && !self.shared.slots().iter().any(|slot| is_earlier(slot, pid, order))

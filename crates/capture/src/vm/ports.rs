@@ -1,4 +1,4 @@
-//! Reads a guest's console, and the lines that it writes to its port (see [`super`]).
+//! Reads a guest's console, and the lines that the guest writes to its virtio port (see [`super`]).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -16,7 +16,7 @@ use crate::shared::Shared;
 
 /// Maximum bytes of a line of a guest; the rest of a longer one is another line.
 const MAX_LINE: u64 = 4096;
-/// Maximum number of named addresses.
+/// Maximum number of named address ranges.
 const MAX_REGIONS: usize = 1024;
 /// Maximum bytes of the BTF (description of types) of a kernel.
 const MAX_TYPES: u64 = 64 << 20;
@@ -40,7 +40,7 @@ struct Text {
     line: String,
     /// Why its kernel panicked.
     panic: Option<String>,
-    /// Named addresses: first, last and name.
+    /// Named address ranges: first and last address, and name.
     regions: Vec<(u64, u64, String)>,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    /// Copy the console to standard output, until QEMU has ended.
+    /// Copy the console to standard output until QEMU has ended. The text of `start` begins recording.
     pub fn watch_console(&self, shared: &Shared, start: &VmStart) {
         let awaited = match start {
             VmStart::Console(text) => Some(text.as_bytes()),
@@ -130,7 +130,7 @@ impl Ports {
                     b'\r' => {}
                     _ => line.push(byte),
                 }
-                // A prompt has no end of line.
+                // Do not wait for a newline: a prompt has none.
                 if awaited.is_some_and(|text| line.ends_with(text)) {
                     self.signals.begin.store(true, Release);
                     shared.ring_bell();
@@ -179,8 +179,8 @@ impl Ports {
         }
     }
 
-    /// Wait until the machine is recorded. Idle processors notice the request only when input wakes
-    /// them.
+    /// Wait until the plugin records. A virtual processor begins this when it runs, so write to the
+    /// port to wake idle ones.
     fn wait_for_recording(&self, shared: &Shared) {
         let header = shared.header();
         while header.recording.load(Acquire) == 0 && header.stop.load(Relaxed) == 0 {

@@ -17,7 +17,7 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// Note the symbol of a line of `/proc/kallsyms`, or of its address and name only.
+    /// Note the symbol of a line of `/proc/kallsyms`, or of a line `ADDRESS NAME`.
     pub fn symbol(&mut self, line: &str) {
         let mut words = line.split_whitespace();
         let addr = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());

@@ -47,6 +47,7 @@ impl Times {
     /// Append the steps of `command`.
     pub fn steps(&self, command: Command, steps: &mut Vec<Step>) {
         let die = command.die;
+        // If shared, another command of the stripe takes the time in the die.
         let die_ns = |ns: u64| if command.shared { 0 } else { ns };
         match command.op {
             Op::Read => {

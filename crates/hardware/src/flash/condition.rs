@@ -34,13 +34,13 @@ pub struct Conditioned {
     pub sequential_writes: u64,
     /// Random writes, as requested.
     pub random_writes: u64,
-    /// Additional random writes, until collection is due in every plane.
+    /// Additional random writes, until garbage collection is due in every plane.
     pub further_writes: u64,
-    /// Whether collection is due in every plane, before the plane opens its next block.
+    /// Whether every plane must collect garbage as soon as its open block is full.
     pub collecting: bool,
     /// Blocks collected during preconditioning.
     pub collections: u64,
-    /// Programs for each page written.
+    /// Page programs for each page that the host wrote.
     pub write_amplification: f64,
     /// Mapped logical pages.
     pub mapped_pages: u32,

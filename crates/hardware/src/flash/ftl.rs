@@ -27,8 +27,8 @@ pub struct Command {
     pub page: u32,
     /// Part of garbage collection, not of a host request.
     pub collection: bool,
-    /// Takes no time in the die, only its transfer: another command reads or programs the whole
-    /// stripe. A stripe is programmed with its last page.
+    /// Takes no time in the die except its transfer: another command reads or programs the whole
+    /// stripe (the pages programmed together) at once. Of programs, it is that of the last page.
     pub shared: bool,
 }
 

@@ -65,7 +65,7 @@ pub(super) fn read(text: &str) -> std::result::Result<Machine, Fault> {
     Ok(machine)
 }
 
-/// serde's message for an unknown key or variant, with the nearest valid one first.
+/// serde's message in the terms of machine files. For an unknown key or variant, it suggests the nearest.
 fn explain(message: &str) -> String {
     for (start, noun) in [("unknown field `", "key"), ("unknown variant `", "kind")] {
         let Some((word, rest)) =

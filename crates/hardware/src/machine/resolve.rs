@@ -1,4 +1,4 @@
-//! Converts sections to the numbers that studies use, and checks keys against each other.
+//! Converts a machine file's sections to the numbers that studies use, and checks keys against each other.
 
 use std::collections::BTreeMap;
 

@@ -41,7 +41,7 @@ pub(super) fn apply(
 }
 
 /// Copy the storage `name` from the text `from` of `machine` to the text `into`. If the storage is
-/// compressed memory, its `files` become the first disk of `into`, if any.
+/// zram, its `files` (the device that holds files) becomes a copy of the first disk of `into`, if any.
 pub(super) fn copy_storage(machine: &str, from: &str, into: &str, name: &str) -> Result<String> {
     let (from, mut into) = (parsed(machine, from)?, parsed(machine, into)?);
     let Some(section) = from.get("storage").and_then(|storages| storages.get(name)) else {
@@ -54,9 +54,9 @@ pub(super) fn copy_storage(machine: &str, from: &str, into: &str, name: &str) ->
     let storages = into.entry("storage").or_insert(Item::Table(storages));
     if let Some(table) = storages.as_table_like_mut() {
         let disk = table.iter().find(|(_, one)| DISKS.iter().any(|kind| one.get(kind).is_some()));
-        let memory = section.as_table_like_mut().and_then(|kinds| kinds.get_mut("zram"));
-        if let (Some(memory), Some((_, disk))) = (memory, disk) {
-            memory["files"] = disk.clone();
+        let zram = section.as_table_like_mut().and_then(|kinds| kinds.get_mut("zram"));
+        if let (Some(zram), Some((_, disk))) = (zram, disk) {
+            zram["files"] = disk.clone();
         }
         table.insert(name, section);
     }
@@ -132,7 +132,7 @@ fn resolve<'a>(
     Ok((path, rule))
 }
 
-/// The valid child keys and their schemas; in a section with free names, those in the file.
+/// The valid child keys and their schemas; in a section with user-defined keys, those in the file.
 fn children<'a>(schema: &'a Json, rule: &'a Json, item: Option<&Item>) -> Vec<(String, &'a Json)> {
     let listed = |properties: &'a Json| {
         properties

@@ -185,7 +185,7 @@ impl Machine {
             .iter()
             .filter_map(|(name, fault)| {
                 let size = crate::units::Size::parse(name).ok()?;
-                // Of reused memory; `first` is of memory never used before.
+                // `again` is for reused memory; `first` is for memory never used before.
                 let time: &Time = &fault.again.value;
                 Some((shift(size.bytes()), time.ns()))
             })

@@ -260,8 +260,8 @@ impl Translation {
         }
     }
 
-    /// The entry for a page of 2^`shift` bytes. Smaller pages of the host limit its range,
-    /// but its small pages are assumed to be contiguous: up to [`Tlbs::coalesced`] they share an entry.
+    /// The entry for a page of 2^`shift` bytes. Smaller pages of the host limit the entry's range. But small
+    /// pages of the host are assumed to be contiguous: up to [`Tlbs::coalesced`] they share an entry.
     pub fn entry(tlbs: &Tlbs, host_shift: Option<u32>, shift: u32) -> Entry {
         let large = shift >= LARGE;
         let range = if large { LARGE } else { shift.min(tlbs.coalesced).max(SMALL) };

@@ -1,4 +1,5 @@
-//! `none` (no_EPF in paper 002): the core waits for the device, the kernel is not notified.
+//! `none` (no_EPF in paper 002): on an embedded page fault (EPF), the core waits for the device, and
+//! the kernel is not notified.
 
 use super::{Epf, Fault, PolicyEntry, bare};
 

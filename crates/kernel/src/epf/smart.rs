@@ -1,5 +1,5 @@
-//! `smart:TIME` (smart_EPF in paper 002, with 50 us): only faults predicted to take TIME or longer
-//! go to the kernel.
+//! `smart:TIME` (smart_EPF in paper 002, with 50 us): only embedded page faults predicted to take
+//! TIME or longer go to the kernel.
 
 use nearfar_hardware::units::Time;
 
@@ -21,7 +21,7 @@ pub(super) const POLICY: PolicyEntry = PolicyEntry {
     usage: "smart:50us",
     what: "faults predicted to take at least this time go to the kernel",
     make: |argument| {
-        // Without the example of `Time::parse`: `super::parse` appends the policy's own.
+        // Cut off the example in the error of `Time::parse`: `super::parse` appends the policy's own.
         let threshold = Time::parse(argument.unwrap_or(""))
             .map_err(|what| what.split("; write").next().unwrap_or_default().to_owned())?;
         Ok(Box::new(Smart { threshold_ps: u128::from(threshold.ps()) }))

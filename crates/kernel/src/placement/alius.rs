@@ -1,6 +1,6 @@
 //! aliusM (paper 004): DRAM and persistent memory are both system memory, for kernel and programs
-//! alike. DRAM first, near before far; then persistent memory, interleaved over the nodes of a
-//! socket, the own socket before the other.
+//! alike. Pages are placed in DRAM first, near before far; then in persistent memory, interleaved over
+//! the nodes of a socket, the own socket before the other.
 //!
 //! Assumption: the page structures of persistent memory are in the nearest DRAM, as Linux places
 //! those of hot-added memory.
@@ -23,7 +23,7 @@ impl Mode for Alius {
     }
 
     fn memories(&self, topology: &Topology) -> Result<Vec<Memory>> {
-        // Not in ZONE_MOVABLE: also for the kernel.
+        // `false`: no node is in ZONE_MOVABLE, so the kernel can use all nodes.
         Ok(flat(topology, false, |_| true))
     }
 

@@ -10,8 +10,8 @@ const MAX_NODES: u64 = 1024;
 /// numbered below the starting node count as 1 farther. Ties go to the node with the lowest load: the
 /// number of earlier orders in which it is the first of its distance.
 ///
-/// `cores` count only with `hot_added` memory: Linux then rebuilds the orders. At boot it builds them
-/// before it counts processors.
+/// The number of `cores` of a node matters only with `hot_added` memory: Linux then rebuilds the orders.
+/// At boot it builds them before it counts processors.
 pub fn fallback_orders(
     distances: &[Vec<u64>],
     cores: &[u64],

@@ -1,6 +1,6 @@
 //! KMEM DAX: persistent or CXL memory added to the running system as nodes without cores, in
-//! ZONE_MOVABLE, as `daxctl reconfigure-device --mode=system-ram` does. It takes pages of programs,
-//! in fallback order or bound to its nodes (`numactl --membind`), and none of the kernel.
+//! ZONE_MOVABLE, as `daxctl reconfigure-device --mode=system-ram` does. These nodes hold pages of
+//! programs, in fallback order or bound to the nodes (`numactl --membind`), and none of the kernel.
 
 use super::Mode;
 

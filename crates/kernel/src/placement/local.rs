@@ -1,5 +1,5 @@
-//! Linux's default: pages from the node of the core that touches them, then in fallback order.
-//! Persistent memory stays a device; CXL memory is system memory.
+//! Linux's default: a page is allocated on the node of the core that touches it or, if that is full, on the
+//! next in fallback order. Persistent memory stays a device; CXL memory is system memory.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::machine::NodeKind;

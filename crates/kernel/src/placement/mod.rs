@@ -1,6 +1,6 @@
 //! Placement: the memory nodes that the kernel sees, and the order in which it allocates from them.
 //!
-//! One file per mode. Pages are placed in extents; the result equals placement page by page.
+//! One file per [`Mode`]. Pages are placed in extents; the result equals placement page by page.
 
 mod alius;
 mod fallback;
@@ -31,9 +31,9 @@ const PAGE_STRUCT: u64 = 64;
 pub struct Memory {
     /// The kernel's node number, an index of the topology's nodes.
     pub node: usize,
-    /// The topology's node that holds the pages; differs from `node` in memory mode.
+    /// The topology's node that holds the pages; differs from `node` in [`MemoryMode`].
     pub backing: usize,
-    /// The DRAM node that caches this one; `None` outside memory mode.
+    /// The DRAM node that caches this one; `None` outside [`MemoryMode`].
     pub cache: Option<usize>,
     /// Free pages.
     pub free: u64,
@@ -93,7 +93,7 @@ pub fn turn(group: &Group, number: u64) -> Option<&Member> {
     })
 }
 
-/// A memory mode: the set-up of the machine and the order of allocation.
+/// A mode: the set-up of the machine's memory and the order of allocation.
 pub trait Mode: Sync {
     /// Name on the command line and in tables.
     fn name(&self) -> &'static str;

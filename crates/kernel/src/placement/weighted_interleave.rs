@@ -1,5 +1,5 @@
-//! `MPOL_WEIGHTED_INTERLEAVE` (Linux 6.9): the nodes in turn, by page number as in `interleave`; a
-//! node's weight is its number of adjacent pages.
+//! `MPOL_WEIGHTED_INTERLEAVE` (Linux 6.9): the nodes in turn. The page number selects the node, as
+//! in `interleave`; a node's weight is its number of consecutive pages per turn.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::node::Pattern;
@@ -54,7 +54,7 @@ impl Mode for WeightedInterleave {
 }
 
 /// Interleaving weights of `nodes` for cores of node `from`, in proportion to bandwidth B. A share
-/// `writes` of the bytes is stored: 1/B = (1 - writes)/B_read + writes/B_write. The link between
+/// `writes` of the bytes is written: 1/B = (1 - writes)/B_read + writes/B_write. The link between
 /// sockets limits B of remote nodes. Of weights up to 64, the smallest that reach 99 % of the best
 /// total bandwidth.
 pub fn bandwidth_weights(
@@ -76,7 +76,7 @@ pub fn bandwidth_weights(
         let weight = |speed: &f64| ((largest as f64 * speed / fastest).round() as u64).max(1);
         speeds.iter().map(weight).collect()
     };
-    // The node that is busy longest for its weight limits the total bandwidth.
+    // A node is busy for weight / speed. The one that is busy longest limits the total bandwidth.
     let total = |weights: &[u64]| {
         let busy = weights.iter().zip(&speeds).map(|(weight, speed)| *weight as f64 / speed);
         weights.iter().sum::<u64>() as f64 / busy.fold(f64::MIN_POSITIVE, f64::max)

@@ -1,5 +1,5 @@
 //! CLOCK, the second-chance algorithm with one hand (Corbato 1968), as in papers 000 (page-size
-//! advice) and 001 (TLB and fault models).
+//! advice) and 001 (TLB and fault models) of docs/reproduce.md.
 //!
 //! Frames form a ring. On a fault without a free frame, the hand clears set accessed bits and evicts
 //! the first page whose bit is clear; the new page takes its frame, and the hand moves on. A freed

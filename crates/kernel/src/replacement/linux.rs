@@ -17,8 +17,8 @@
 //!   pages move to the inactive head; their accessed bits are cleared, their marks stay. Referenced
 //!   executable pages go to the active head instead.
 //! * When the batch is free, the type with fewer pages left to scan is skipped, and the other type
-//!   is scanned up to the share of its target that the first reached, but at most 32 more pages of
-//!   each list.
+//!   is scanned up to the share of its target that the skipped type reached, but at most 32 more
+//!   pages of each list.
 //! * After each priority, 32 more pages of the anonymous active tail are scanned if the anonymous
 //!   inactive list is low (`inactive_is_low`: inactive x max(1, sqrt(10 x both lists in GiB)) < active).
 //!
@@ -59,9 +59,9 @@
 //! remains a small part of memory when a small trace represents a large program.
 //!
 //! In a [sample](Setup::share) of a memory, batches and faults between updates of the statistics are
-//! scaled by the share, to at least 1; list lengths in GiB are those of the whole memory. Reclaim
-//! considers activations of the sample's last 32 faults: between two reclaims the whole memory has
-//! 32 faults, the sample perhaps one.
+//! scaled by the share, to at least 1; list lengths in GiB are those of the whole memory. If the
+//! statistics are updated at least every 32 faults, reclaim considers activations of the sample's
+//! last 32 faults: between two reclaims the whole memory has 32 faults, the sample perhaps one.
 //!
 //! Not modelled: kswapd and watermarks, concurrent reclaim, huge pages, read-ahead of swap and files.
 //! Differences for files:

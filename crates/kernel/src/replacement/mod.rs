@@ -87,7 +87,7 @@ pub trait Replacement: Sized + Send + 'static {
     /// `page` belongs to a file, and may be `executable`. Called before its first reference; other
     /// pages are anonymous.
     fn begin_file(&mut self, _page: u32, _executable: bool) {}
-    /// The program discarded the content of anonymous `page` (`MADV_FREE`), until
+    /// The program allowed the content of anonymous `page` to be dropped (`MADV_FREE`), until
     /// [`Replacement::undo_discard`]. Returns whether the caller must clear its accessed bit.
     fn discard(&mut self, _page: u32, _resident: bool) -> bool {
         false

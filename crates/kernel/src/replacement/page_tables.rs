@@ -1,7 +1,7 @@
-//! Page tables of the loaded pages, shared by all memories of a page size.
+//! Page tables of loaded pages (resident at least once), shared by the simulated memories of a page size.
 //!
-//! A trace has no page tables. Here a page is in the table of the address of its first reference; a
-//! table has 512 pages of any size.
+//! A trace has no page tables. Here a page is in the table that covers the address of its first
+//! reference; a table has 512 pages of any size.
 
 use nearfar_hardware::table::{grow, prefetch};
 use nearfar_trace::hash::PageMap;
@@ -16,7 +16,7 @@ const PART: u32 = 6;
 /// Pages that [`PageTables::around`] examines.
 pub const AROUND: usize = 1 << PART;
 
-/// Flag in a place: the page was loaded.
+/// Flag in [`PageTables::places`]: the page was loaded.
 const LOADED: u64 = 1 << 63;
 
 #[derive(Clone, Debug, Default)]

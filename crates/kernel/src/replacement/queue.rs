@@ -15,14 +15,14 @@ const TOMBSTONE: u32 = u32::MAX;
 /// A queue with more tombstones than this is compacted when they outnumber the pages.
 const MAX_TOMBSTONES: usize = 64;
 
-/// Places from a page to the one whose metadata is prefetched.
+/// Distance in the array from a page to the one whose metadata is prefetched.
 const AHEAD: usize = 16;
 
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
     /// Oldest first; neither end is a [`TOMBSTONE`].
     pages: VecDeque<u32>,
-    /// Place of the oldest page, modulo 2^32.
+    /// [`Node::low`] of the oldest page; later elements count up from it, modulo 2^32.
     first: u32,
     tombstones: usize,
 }
@@ -38,7 +38,7 @@ impl Queue {
         self.pages.is_empty()
     }
 
-    /// Number of places, tombstones included.
+    /// Number of places (elements of the array), tombstones included.
     #[inline]
     pub fn places(&self) -> usize {
         self.pages.len()
@@ -74,7 +74,8 @@ impl Queue {
     }
 }
 
-/// Flags of a page, and its place in a queue (`low`) or, outside queues, a time (`high`, `low`).
+/// Flags of a page, and its place in a queue (`low` - [`Queue::first`]) or, outside queues, a time
+/// (`high`, `low`).
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
     flags: u16,
@@ -210,7 +211,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Places may wrap around. Action 0 pops, 1 removes, others remove and push.
+        /// `Queue::first` may wrap around. Action 0 pops, 1 removes, others remove and push.
         #[test]
         fn equals_deques(
             first in prop::sample::select(vec![0, u32::MAX - 20]),

@@ -2,9 +2,9 @@
 //! IBM Systems Journal 9(2), 1970).
 //!
 //! The LRU stack has two parts. Its top [`FRONT`] pages are a ring in recency order: most
-//! references of real programs hit there, and their distance is the place in the ring. The other
-//! pages have slots, numbered in the order in which they left the ring. A bit mask marks the live
-//! slots, with counts per 512 slots, per 64 x 512 and per 64 x 64 x 512.
+//! references of real programs hit there, and their distance is the position in the ring. The
+//! other pages have slots, numbered in the order in which they left the ring. A bit mask marks the live
+//! slots, those still in use, with counts per 512 slots, per 64 x 512 and per 64 x 64 x 512.
 //!
 //! A freed page leaves a *hole*, which occupies a place in the stack: a free frame in every memory
 //! that is large enough to include it. A reference to a page below the topmost hole, or to a new
@@ -288,7 +288,7 @@ impl StackDistance {
             }
             slot => {
                 let above = self.live_count - self.live.rank(slot as usize);
-                self.take_slot(slot);
+                self.remove_slot(slot);
                 let distance = self.front.len() + above;
                 self.push_front(page);
                 Some(distance as u64)
@@ -322,22 +322,22 @@ impl StackDistance {
                 (IN_FRONT, _) | (_, None) => return self.move_up(page),
                 (NEW, Some(hole)) => {
                     self.holes.remove(&hole);
-                    self.take_slot(hole);
+                    self.remove_slot(hole);
                 }
                 (slot, Some(hole)) if hole > slot => {
                     self.holes.remove(&hole);
-                    self.take_slot(hole);
+                    self.remove_slot(hole);
                     self.page_in[slot as usize] = HOLE;
                     self.holes.insert(slot);
                 }
-                (slot, Some(_)) => self.take_slot(slot),
+                (slot, Some(_)) => self.remove_slot(slot),
             }
             self.push_front(page);
         }
         distance.map(|distance| distance as u64)
     }
 
-    fn take_slot(&mut self, slot: u32) {
+    fn remove_slot(&mut self, slot: u32) {
         self.live.toggle(slot as usize);
         self.live_count -= 1;
     }

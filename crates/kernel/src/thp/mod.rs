@@ -44,7 +44,7 @@ impl When {
     const NAMES: [(&'static str, When); 3] =
         [("never", When::Never), ("madvise", When::Madvise), ("always", When::Always)];
 
-    /// Whether an area with this advice has the size.
+    /// Whether an area with this advice may have pages of this size.
     pub fn allows(self, advice: Advice) -> bool {
         match advice {
             Advice::None => self == When::Always,

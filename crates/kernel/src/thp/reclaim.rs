@@ -3,7 +3,7 @@
 //! From Linux 6.18: `do_try_to_free_pages` in `mm/vmscan.c`. Priority falls from 12 to 0 until enough
 //! is free. At priority `k`:
 //!
-//! * Folios with 1 / 2^k of all pages are scanned, in batches. An unreferenced folio is swapped out.
+//! * Folios that hold 1 / 2^k of all pages are scanned, in batches. An unreferenced folio is swapped out.
 //!   Second chance in order of allocation replaces the two lists of the kernel. A folio of any size
 //!   is one entry and is swapped out whole (`shrink_folio_list`), because swap has free blocks of its
 //!   size. Only a partly unmapped folio is split first.

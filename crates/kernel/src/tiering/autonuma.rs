@@ -1,12 +1,12 @@
 //! `autonuma`: NUMA balancing in memory-tiering mode, Linux 6.3.
 //!
-//! Follows `kernel/sched/fair.c`, `should_numa_migrate_memory`: while the fast node has memory to
-//! spare, every hint fault promotes its page; otherwise only a page that faults soon after it was armed
-//! (within the hot threshold, which adapts), up to the rate limit. If less than the `high`
-//! watermark is free, the page stays and kswapd is woken (`mm/migrate.c`, `numamigrate_isolate_page`);
-//! kswapd demotes until WMARK_PROMO is free (`mm/vmscan.c`, `pgdat_balanced`). Scans are
-//! [those of Linux 6.12](super::scan).
-//! If accesses are spread evenly, all pages fault equally soon, hot or cold.
+//! Follows `kernel/sched/fair.c`, `should_numa_migrate_memory`: while the fast node has memory to spare,
+//! every hint fault promotes its page; otherwise only a page that faults soon after a scan armed it (made
+//! its next reference a hint fault), up to the rate limit. Soon means within the hot threshold, which
+//! adapts. If less than the `high` watermark is free, the page stays and kswapd is woken (`mm/migrate.c`,
+//! `numamigrate_isolate_page`); kswapd demotes until WMARK_PROMO is free (`mm/vmscan.c`, `pgdat_balanced`).
+//! Scans are [those of Linux 6.12](super::scan). If accesses are spread evenly, all pages fault equally
+//! soon, hot or cold.
 
 use super::knobs::{Frames, Knobs, Settings};
 use super::reclaim::{ByCopy, Reclaim, ReclaimKnobs};
@@ -56,8 +56,8 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     },
 };
 
-/// Knobs with a `demote_scale` of 0 unless it is set: Linux has no demotion watermark, and its kswapd
-/// stops a step above `high`.
+/// kswapd's knobs. `demote_scale` is 0 unless it is set: Linux has no such knob, and its kswapd stops at
+/// WMARK_PROMO, as far above `high` as `high` is above `low`.
 fn without_headroom(settings: &Settings) -> nearfar_trace::Result<ReclaimKnobs> {
     let mut knobs = ReclaimKnobs::read(settings)?;
     if !settings.values.contains_key("demote_scale") {
@@ -205,7 +205,7 @@ impl Policy for Autonuma {
             self.scanner.fault(now);
         }
         if !mem.has(Capability::FarIsMapped) {
-            // `disarm_hint` allows one reference; the next faults again.
+            // If slow nodes are not mapped, `disarm_hint` allows one reference and arms the page again.
             self.armed[page.index()] = ticks(mem);
         }
         mem.disarm_hint(page);

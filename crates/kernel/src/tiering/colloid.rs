@@ -5,9 +5,9 @@
 //! all nodes. While loads from the fast node take longer than from the slow one, no page is promoted,
 //! and a hot page of the fast node (its hint fault comes soon after arming) moves to the slower node
 //! (`should_numa_migrate_memory`, `numa_migrate_memory_away_target` in `kernel/sched/fair.c`).
-//! The period of scans never changes, because hint faults are not counted (`task_numa_fault`: its README
-//! sets `numa_balancing` to 6, without `NUMA_BALANCING_NORMAL`). The latencies are read from the processor
-//! and smoothed (`colloid-mon`).
+//! The period of scans never changes, because hint faults are not counted (`task_numa_fault`: Colloid's
+//! README sets `numa_balancing` to 6, without `NUMA_BALANCING_NORMAL`). The latencies are read from the
+//! processor and smoothed (`colloid-mon`).
 
 use super::autonuma::{Autonuma, AutonumaKnobs};
 use super::knobs::Knobs;
@@ -39,7 +39,7 @@ pub static POLICY: PolicyEntry = PolicyEntry {
             .concat()
     },
     make: |settings, mem| {
-        // Latencies are counted by the processor, as samples are.
+        // `Samples` stands for the processor's counters, which also measure the latencies.
         need(mem, &[Capability::Samples], "colloid", "choose another, such as autonuma")?;
         let knobs = ColloidKnobs::read(settings)?;
         let (mut autonuma, first_scan) = Autonuma::new(settings, mem)?;

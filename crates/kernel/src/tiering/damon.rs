@@ -213,7 +213,7 @@ impl Damon {
     fn hotness(&self, region: &Region) -> u64 {
         let frequency = region.accesses * 100 / self.knobs.aggregation.max(1);
         let interval = self.knobs.sample_interval.ps() * self.knobs.aggregation;
-        // The kernel counts an age in seconds, the default of `apply_interval`.
+        // The kernel takes the age in seconds; here it is in `apply_interval`s, by default a second.
         let intervals = region.age * interval / self.knobs.apply_interval.ps().max(1);
         let log = u64::from(intervals.checked_ilog2().map_or(0, |log| log + 1)).min(MAX_AGE_LOG);
         let age = if frequency == 0 { MAX_AGE_LOG - log } else { MAX_AGE_LOG + log };

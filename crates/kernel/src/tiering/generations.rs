@@ -1,4 +1,4 @@
-//! The multi-generational LRU (MGLRU) of each node: the order in which kswapd demotes if it is enabled.
+//! The multi-generational LRU (MGLRU) of each node. If it is enabled, kswapd demotes in its order.
 //!
 //! Follows `mm/vmscan.c` of Linux 6.12 for mapped anonymous pages. A node's pages belong to up to four
 //! generations. A new page enters the youngest. Aging (`try_to_inc_max_seq`) walks the page tables, moves
@@ -26,7 +26,8 @@ const TABLE: u32 = 512;
 /// Page tables that a step of aging walks.
 const TABLES_PER_STEP: u32 = 64;
 
-/// Layout of a page's word: mask of the node's number + 1, and shift of the generation's slot.
+/// Layout of the word that [`Links`] has for each page: mask of the node's number + 1 (0: in no
+/// generation), and shift of the generation's [`slot`].
 const NODE: u32 = 0b111;
 const GENERATION: u32 = 3;
 

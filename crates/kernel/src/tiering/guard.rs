@@ -1,6 +1,6 @@
 //! A guard around any policy: it stops migration while pages only bounce between the nodes.
 //!
-//! Follows the idea of "Adaptive Migration Decision for Multi-Tenant Memory Systems" (arXiv
+//! It follows the idea of "Adaptive Migration Decision for Multi-Tenant Memory Systems" (arXiv
 //! 2505.09164): a page demoted after its promotion was promoted in vain. If such demotions stay a
 //! large share of all promotions, promotions and hint faults stop. A thread then checks accessed bits
 //! every few seconds, and migration restarts when the set of accessed pages has changed.
@@ -29,7 +29,7 @@ knobs! {
 
 /// Consecutive checks with many bounces after which migration stops.
 const CHECKS_TO_STOP: u32 = 3;
-/// Minimum promotions since the last check for bounces to count as many.
+/// With fewer promotions since the last check, no number of bounces counts as many.
 const MIN_PROMOTIONS: u64 = 8;
 /// Pages whose accessed bits are compared.
 const SAMPLED_PAGES: u32 = 1024;
@@ -133,8 +133,8 @@ pub fn make(
     Ok((Box::new(Guarded { base, state }), wakes))
 }
 
-/// The memory as the guarded policy sees it. While migration is stopped, promotion fails as on a full
-/// node, and arming as on a pinned page.
+/// The memory as the guarded policy sees it. While migration is stopped, promotion fails as to a full
+/// node, and arming a hint fault as on a pinned page.
 struct GuardedMemory<'a> {
     mem: &'a mut dyn Memory,
     state: &'a mut State,

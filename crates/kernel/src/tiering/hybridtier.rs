@@ -81,7 +81,7 @@ impl Counts {
         Self { counters, samples: 0, period: period.max(1) }
     }
 
-    fn places(&self, page: Page) -> [usize; 4] {
+    fn indices(&self, page: Page) -> [usize; 4] {
         [0, 1, 2, 3].map(|hash| {
             let hash = mix64(u64::from(page.number()) << 2 | hash);
             (u128::from(hash) * self.counters.len() as u128 >> 64) as usize
@@ -89,14 +89,14 @@ impl Counts {
     }
 
     fn of(&self, page: Page) -> u8 {
-        self.places(page).map(|place| self.counters[place]).into_iter().min().unwrap_or(0)
+        self.indices(page).map(|index| self.counters[index]).into_iter().min().unwrap_or(0)
     }
 
     /// Add samples of a page. Returns its count.
     fn add(&mut self, page: Page, samples: u32) -> u8 {
         let more = samples.min(u32::from(MAX_COUNT)) as u8;
-        for place in self.places(page) {
-            self.counters[place] = (self.counters[place] + more).min(MAX_COUNT);
+        for index in self.indices(page) {
+            self.counters[index] = (self.counters[index] + more).min(MAX_COUNT);
         }
         self.samples += u64::from(samples);
         if self.samples >= self.period {

@@ -89,7 +89,7 @@ impl Time {
         self.0
     }
 
-    /// This much later; never stays never.
+    /// This time plus `span`. [`Time::NEVER`] stays the same.
     #[must_use]
     pub const fn plus(self, span: Time) -> Time {
         Time(self.0.saturating_add(span.0))

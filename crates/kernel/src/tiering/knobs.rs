@@ -18,7 +18,7 @@ pub struct Knob {
     pub name: &'static str,
     /// Kind of value: "a count", "a time", ...
     pub kind: &'static str,
-    /// The default, as it is written.
+    /// The default value, as text.
     pub default: &'static str,
     pub what: &'static str,
     /// Where the default comes from.

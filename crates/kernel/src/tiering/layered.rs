@@ -43,7 +43,7 @@ hooks! {
 }
 
 impl Hooks {
-    /// The hooks of [`ShadowRule`], which NOMAD calls.
+    /// The hooks of [`ShadowRule`], which NOMAD calls about shadows (old frames of promoted pages).
     pub const RULE: Hooks =
         Hooks(Self::KEEP_SHADOW.0 | Self::PROMOTED.0 | Self::WRITTEN.0 | Self::DEMOTING.0);
     /// The hooks of [`Policy`]: all before `keep_shadow`.

@@ -25,7 +25,7 @@ struct List {
 /// The lists of all nodes.
 #[derive(Clone, Debug)]
 pub struct Lists {
-    /// The word of a page: its flags.
+    /// By page: its list neighbours, and its flags.
     links: Links,
     /// By node x 2 + active.
     lists: Vec<List>,

@@ -40,7 +40,8 @@ pub enum DropReason {
     Reclaimed,
 }
 
-/// An optional capability of a memory. A policy checks its requirements in `make`, with [`need`].
+/// An optional capability of a memory. A policy checks its requirements with [`need`] when it is created
+/// (`make`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
     /// References set the accessed bit. Otherwise only [`Memory::disarm_hint`] does, and pages that
@@ -51,8 +52,8 @@ pub enum Capability {
     DirtyBits,
     /// The processor samples references ([`Memory::sample_every`]).
     Samples,
-    /// Pages of slow nodes are accessible. Otherwise the memory arms each page that moves to a slow
-    /// node, and [`Memory::disarm_hint`] allows one reference.
+    /// Pages of slow nodes are accessible. Otherwise each page that moves to a slow node is armed as
+    /// by [`Memory::arm_hint`], and [`Memory::disarm_hint`] allows one reference.
     FarIsMapped,
 }
 

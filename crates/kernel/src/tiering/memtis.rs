@@ -10,10 +10,10 @@
 //!
 //! Two threads wake periodically. One demotes pages that are neither hot nor warm, as many as the hot
 //! pages of slower nodes need (`need_toptier_demotion`); the other promotes hot pages, as many as there
-//! is room for (`promotion_available`). The program's memory limit on a node is the node's size. Huge pages
-//! whose accesses are skewed are split ([`split`]).
+//! is room for (`promotion_available`). Memtis's limit of a program's memory on a node is here the node's
+//! size. Huge pages whose accesses are skewed are split ([`split`]).
 //!
-//! One in hundreds of accesses is sampled, so the first sample of a page takes seconds.
+//! One in hundreds of accesses is sampled, so seconds may pass before a page is sampled.
 
 use std::ops::Range;
 
@@ -58,7 +58,7 @@ knobs! {
         pressure_extra: Frames = "50MiB" (in tests "4KiB"), "additional memory to demote after an allocation found the fast node full",
             "Memtis, need_toptier_demotion: 128 x 100 pages";
         split: bool = "true", "split huge pages with skewed accesses", "Memtis, htmm_thres_split";
-        split_period: u64 = "2", "n: before each split, samples must exceed the fast node's pages, and pages in use / 2^n", "Memtis, htmm_split_period";
+        split_period: u64 = "2", "n: pages are split after more samples than the fast node's pages, and than pages in use / 2^n", "Memtis, htmm_split_period";
         split_gain: f64 = "0.45", "share of the huge pages in use to split, per unit of hit ratio that base pages would gain",
             "Memtis, set_memcg_nr_split: .4 (htmm_gamma) x (170 - 80) / 80 ns";
         batch: u64 = "32" (in tests "4"), "pages moved in a step", "Linux 5.15, SWAP_CLUSTER_MAX";
@@ -73,7 +73,7 @@ pub static POLICY: PolicyEntry = PolicyEntry {
     foresees: false,
     knobs: MemtisKnobs::declared,
     make: |settings, mem| {
-        // The processor does not sample references that fault.
+        // Far memory must be mapped: the processor does not sample references that fault.
         let required = [Capability::Samples, Capability::FarIsMapped];
         need(mem, &required, "memtis", USE_HINT_FAULTS)?;
         let mut knobs = MemtisKnobs::read(settings)?;
@@ -99,7 +99,7 @@ fn fitting(bins: &Histogram, room: u64) -> (usize, u64) {
     (0, sum)
 }
 
-/// Indices of a mapping's base pages.
+/// Indices of the base pages of a mapping (a base page or a huge page).
 fn base_pages(page: Page, span: u32) -> Range<usize> {
     page.index()..page.index() + span as usize
 }
@@ -400,7 +400,7 @@ impl Memtis {
         self.mark(mem, self.knobs.promote_share)
     }
 
-    /// A share of the fast node, within the bounds (in either order) and at most a quarter of the node.
+    /// A share of the fast node, between the two `watermark` knobs (in either order), at most a quarter.
     fn mark(&self, mem: &dyn Memory, share: f64) -> u64 {
         let (least, most) = (self.knobs.watermark_least.0, self.knobs.watermark_most.0);
         let capacity = mem.capacity(NodeId::FAST);
@@ -426,7 +426,7 @@ fn used(mem: &dyn Memory) -> u64 {
 impl Policy for Memtis {
     fn allocated(&mut self, mem: &mut dyn Memory, page: Page) {
         let span = mem.span(page);
-        // `get_accesses_from_idx(active_threshold + 1)`: hot once the lists are adjusted.
+        // `get_accesses_from_idx(active_threshold + 1)`: enough to be hot at the next `classify`.
         let count = 1 << (self.threshold + 1).min(BINS);
         self.counts.of[page.index()] = count;
         self.counts.flags[page.index()] = NEW;

@@ -5,7 +5,7 @@
 //! The two traits document the contract.
 //!
 //! A new policy is a file with a [`PolicyEntry`] and a test of its characteristic behaviour, and a
-//! line in the registry below. Shared parts of the kernel: [`lists`] (active and inactive lists,
+//! line in the registry below. Parts that policies share: [`lists`] (active and inactive lists,
 //! two-touch activation), [`generations`] (the multi-generational LRU), [`reclaim`] (watermarks,
 //! kswapd), [`scan`] (hint-fault scanning), [`shares`] (fairness between tenants). [`guard`] wraps any
 //! policy. [`layered`] builds a policy from external hooks over a base policy.

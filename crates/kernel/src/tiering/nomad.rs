@@ -4,18 +4,18 @@
 //! as its kernel module and patch for Linux 5.13 have it:
 //!
 //! * A hint fault restores the page's entry at once and puts the page on the promotion candidate
-//!   queue (PCQ). Each fault walks the whole queue: a page that has left its node is dropped; one
-//!   that is young (accessed) and active goes to the migration pending queue (MPQ); a young one that
-//!   is not yet active is marked accessed and stays; any other is dropped if beyond the look-back.
+//!   queue (PCQ). Each fault walks the whole queue: a page that was promoted or awaits promotion is
+//!   dropped; a young (accessed) and active one goes to the migration pending queue (MPQ); a young one
+//!   that is not active is marked accessed and stays; any other is dropped beyond position `pcq_lookback`.
 //! * kpromote copies pages of the MPQ while the program keeps running (a transaction). A page written
 //!   during the copy stays where it is and is tried again in the next pass.
 //! * The old frame is kept as a **shadow**, the promoted page is write-protected. The first write
 //!   (shadow fault) frees the shadow; demotion of a page that still has it needs no copy.
-//! * Shadows are reclaimed in the order of an index when the slow node runs short or has no
-//!   frame for a demotion.
+//! * Shadows are reclaimed when the slow node runs short or has no frame for a demotion: here in the
+//!   order of page numbers, in the kernel in the order of frame numbers.
 //!
-//! Here the index is in order of page numbers; in the kernel, in order of frames. If the hot set is written
-//! and does not fit the fast node, shadows cost a fault each, hold slow memory, and save few copies.
+//! If the hot set is written and does not fit the fast node, shadows cost a fault each, hold slow memory,
+//! and save few copies.
 
 use std::collections::VecDeque;
 
@@ -63,7 +63,7 @@ pub(super) fn declared() -> Vec<Knob> {
     [NomadKnobs::declared(), ScanKnobs::declared(), ReclaimKnobs::declared()].concat()
 }
 
-/// Which promoted pages keep a shadow: the part of NOMAD that SSP replaces.
+/// Which promoted pages keep a shadow: the part of NOMAD that SSP (`ssp.rs`) replaces.
 pub trait ShadowRule: Send {
     /// Whether the page, about to be promoted, keeps a shadow. Called once per promotion.
     fn keep_shadow(&mut self, page: Page) -> bool;
@@ -122,7 +122,7 @@ struct Promote {
     passes: u64,
     /// The page that is being copied, and whether it keeps a shadow.
     copying: Option<(Page, bool)>,
-    /// The pages of all these queues: a small set, which stays in the cache.
+    /// The pages of these queues and of `copying`: a small set, which stays in the cache.
     pending: FxHashSet<Page>,
 }
 
@@ -292,7 +292,7 @@ impl<R: ShadowRule> Nomad<R> {
     }
 }
 
-/// Free up to `limit` shadows, in the order of the index. Returns how many were freed.
+/// Free up to `limit` shadows, in the order of page numbers. Returns how many were freed.
 fn drop_shadows(shadows: &mut PageSet, mem: &mut dyn Memory, limit: u64) -> u64 {
     let mut dropped = 0;
     while dropped < limit {
@@ -315,8 +315,8 @@ struct ToShadow<'a, R> {
 
 impl<R: ShadowRule> Demotion for ToShadow<'_, R> {
     fn demote(&mut self, mem: &mut dyn Memory, page: Page, to: NodeId) -> bool {
-        let leaves = mem.node_of(page) == NodeId::FAST;
-        let dirty = leaves && mem.dirty(page) && self.promoted.contains(page);
+        let from_fast = mem.node_of(page) == NodeId::FAST;
+        let dirty = from_fast && mem.dirty(page) && self.promoted.contains(page);
         let mut done = mem.remap_to_shadow(page).is_ok();
         if !done {
             let moved = mem.move_page(page, to);
@@ -328,7 +328,7 @@ impl<R: ShadowRule> Demotion for ToShadow<'_, R> {
             }
         }
         if done {
-            if leaves {
+            if from_fast {
                 self.rule.demoting(page, dirty);
             }
             if self.knobs.arm_demoted {
@@ -379,15 +379,15 @@ impl<R: ShadowRule> Policy for Nomad<R> {
         let (promote, lists) = (&mut self.promote, &mut self.reclaim.lists);
         // Prefetched while the queue is walked.
         lists.prefetch(page);
-        let mut place = 0;
+        let mut position = 0;
         let mut woken = false;
         self.pcq.retain(|candidate| {
-            place += 1;
+            position += 1;
             if mem.node_of(*candidate) == NodeId::FAST || promote.pending.contains(candidate) {
                 return false;
             }
             if !mem.accessed(*candidate) {
-                return place <= self.knobs.pcq_lookback;
+                return position <= self.knobs.pcq_lookback;
             }
             if !lists.is_active(*candidate) {
                 lists.mark_accessed(*candidate, mem.span(*candidate));

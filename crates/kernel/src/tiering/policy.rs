@@ -66,12 +66,13 @@ pub trait Policy: Send {
     /// A page was mapped for the first time, or again after it was released. During set-up, nothing
     /// is charged.
     fn allocated(&mut self, _mem: &mut dyn Memory, _page: Page) {}
-    /// The program unmapped a page of `span` frames. Its frame, its shadow and any copy in progress
-    /// are freed. The policy must forget the page; its number may be reused. There is no default,
-    /// because every policy with tables of pages must handle this.
+    /// The program unmapped a page of `span` frames. Its frames, its shadow (an equal copy on a slower
+    /// node) and any copy in progress are freed. The policy must forget the page; its number may be
+    /// reused. There is no default, because every policy with tables of pages must handle this.
     fn released(&mut self, mem: &mut dyn Memory, page: Page, span: u32);
-    /// The program referenced an armed page (`write`: with a store). The reference is retried and
-    /// faults again while the page is armed, so a policy must eventually disarm it.
+    /// The program referenced a page that is armed, that is, whose references fault
+    /// ([`Memory::arm_hint`]); `write`: with a store. The reference is retried and faults again while the
+    /// page is armed, so a policy must eventually disarm it.
     fn hint_fault(&mut self, mem: &mut dyn Memory, page: Page, _write: bool) {
         mem.disarm_hint(page);
     }

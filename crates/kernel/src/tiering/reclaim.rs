@@ -21,7 +21,7 @@ knobs! {
             "Linux 5.13: half of the 88 MiB that khugepaged sets for the four zones of two nodes";
         watermark_scale: f64 = "10", "distance between watermarks `min`, `low` and `high`, in 1/10000 of the node",
             "Linux 5.13, sysctl watermark_scale_factor";
-        demote_scale: f64 = "1000", "free share of the fast node that kswapd aims at, in 1/10000; 0 (default of autonuma, colloid): above `high`",
+        demote_scale: f64 = "1000", "free share of the fast node that kswapd aims at, in 1/10000; 0 (default of autonuma, colloid): `high` plus the distance of `watermark_scale`",
             "NOMAD's runs set demote_scale_factor to 1000, TPP's default is 200";
         pagevec: u64 = "15" (in tests "3"), "activations of pages that are applied together", "Linux 5.13, PAGEVEC_SIZE";
         batch: u64 = "32", "pages that kswapd isolates at a time", "Linux 5.13, SWAP_CLUSTER_MAX";
@@ -76,7 +76,7 @@ pub trait Demotion {
 /// Demotion by a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct ByCopy {
-    /// Whether a demoted page is armed at once.
+    /// Whether a demoted page is armed at once, so that its next reference is a hint fault.
     pub arm: bool,
 }
 
@@ -221,8 +221,8 @@ impl Reclaim {
         }
     }
 
-    /// Free frames that the promotion of a page must leave: `least`. If its tenant is above its share,
-    /// also half of the frames that kswapd keeps free beyond `least`.
+    /// Free frames that the promotion of a page must leave: `least`. If the page's tenant is above
+    /// its fair share, also half of the frames that kswapd keeps free beyond `least`.
     pub fn reserve(&self, mem: &dyn Memory, page: Page, least: u64) -> u64 {
         let most = if is_above(mem, page) { self.marks(NodeId::FAST).demote } else { least };
         (least + most) / 2

@@ -1,7 +1,7 @@
 //! Hint-fault scanning, as NUMA balancing does it in tiering mode.
 //!
 //! Follows Linux 5.13 `kernel/sched/fair.c` with the change that TPP and NOMAD make: only pages of
-//! slow nodes are armed.
+//! slow nodes are armed, that is, fault at the next reference.
 //!
 //! * `task_numa_work`: a scan continues in steps until one has a page to arm, at most eight steps.
 //!   With a mix of fast and slow pages it arms less than its size.
@@ -124,7 +124,7 @@ impl Scanner {
         self.thread
     }
 
-    /// Record a hint fault; since Linux 5.18, one that has moved its page up (`task_numa_fault`).
+    /// Record a hint fault; since Linux 5.18, only one that promoted its page (`task_numa_fault`).
     pub fn fault(&mut self, now: Time) {
         if self.passed && !self.fixed {
             self.passed = false;

@@ -1,8 +1,9 @@
-//! Fair shares of the fast node: a tenant above its share is demoted first and promoted last.
+//! Fair shares of the fast node: pages of a tenant (a container, a virtual machine or a program) that is
+//! above its share are demoted first and promoted last.
 //!
 //! Follows the idea of Equilibria (arXiv 2602.08800). A share is a guarantee ([`Limit::low`]), not a
-//! bound: a tenant may use frames that others do not use. While a tenant is above its share, its
-//! promotions leave half of the policy's free memory for other tenants.
+//! bound: a tenant may use frames that others do not use. While a tenant is above its share, most
+//! policies promote its pages only if additional memory stays free for other tenants.
 //!
 //! [`Limit::low`]: super::Limit::low
 

@@ -3,8 +3,8 @@
 //! Kim and Shin, "Selective Shadow Paging for CXL-based Hierarchical Memory Structure Management"
 //! (SSP, paper 003): NOMAD, but a shadow is kept only for pages that are expected to stay clean. Each page
 //! has a flag `fast_dirty`: initially 0, cleared by promotion, set by a write while the page is in the
-//! fast tier, unchanged by demotion. A promotion with the flag 0 keeps a shadow (a copy), one with 1
-//! moves the page.
+//! fast tier, unchanged by demotion. A promotion with the flag 0 keeps a shadow (the old frame in the
+//! slow tier), one with 1 moves the page.
 //!
 //! The flag is set by a write to **any** promoted page ("if a promoted page is requested to be
 //! written"), and by no other write: a page that was allocated in the fast tier keeps the flag 0, so
@@ -14,9 +14,9 @@
 //!
 //! * `dirty-bit` (default): kswapd reads the page's dirty bit when it demotes the page. The paper says
 //!   only of pages with a shadow (master pages) that they are read-only, and explains SSP's higher
-//!   bandwidth by fewer faults. NOMAD makes this possible: it clears the dirty bit before it copies
-//!   (`nomad_clean_pte`) and reads it to demote (`try_to_unmap`). Without dirty bits, `write-protect`
-//!   is used.
+//!   bandwidth by fewer faults. NOMAD keeps the dirty bit usable: it clears the bit before it copies
+//!   (`nomad_clean_pte`) and reads it to demote (`try_to_unmap`). If the memory has no dirty bits,
+//!   `write-protect` is used.
 //! * `write-protect`: the page is write-protected although it has no shadow, and its first write is
 //!   a fault that only sets the flag. NOMAD protects every page that it promotes
 //!   (`remap_clean_page`); if SSP kept that, there would be as many faults as in NOMAD.
@@ -166,8 +166,9 @@ mod tests {
         }
     }
 
-    /// Check that each page's flag, as the paper describes it, decides about shadows. `None`: the page
-    /// was written and moved in one step. Returns the promotions without and with a shadow.
+    /// Check that each page's flag, as the paper describes it, decides about shadows. A flag is `None`
+    /// (either value) if the page was written and moved in one step. Returns the promotions without and
+    /// with a shadow.
     fn check_flags(settings: &Settings, nodes: &[usize], steps: &[Step]) -> [u64; 2] {
         let mut memory = ReferenceMemory::new(COSTS, nodes, PAGES, /* huge: */ false);
         let mut policy = memory.start("ssp", settings).unwrap();

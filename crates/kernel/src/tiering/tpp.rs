@@ -1,11 +1,11 @@
 //! `tpp`: Transparent Page Placement.
 //!
 //! Maruf et al., "TPP: Transparent Page Placement for CXL-Enabled Tiered-Memory", ASPLOS'23, as
-//! the kernel patch of the NOMAD project has it (Linux 5.13): slow pages are armed by the scanner;
-//! a hint fault on an inactive page only marks it accessed and lets it fault again at once, until
-//! the activation has passed the pagevec; a hint fault on an active page promotes it while the
-//! program waits, if the fast node is above its high watermark. kswapd demotes from the inactive
-//! list when the fast node falls below the demotion watermark.
+//! the kernel patch of the NOMAD project has it (Linux 5.13). The scanner arms slow pages: the next
+//! access takes a hint fault. A hint fault on an inactive page only marks it accessed and lets it
+//! fault again at once, until the activation has passed the pagevec. One on an active page promotes
+//! it while the program waits, if the fast node is above its high watermark. kswapd demotes from the
+//! inactive list when the fast node falls below the demotion watermark.
 //!
 //! If the hot set does not fit, each promotion stops the program and forces the demotion of a page
 //! that is soon promoted again.

@@ -102,7 +102,7 @@ impl PagesOnFile {
             queue.allocated.resize(slot.index() + 1, false);
         }
         let buffer = loop {
-            // On a full file system, only slots with allocated blocks can be written.
+            // While a write is refused for lack of room, only slots with allocated blocks can be written.
             let refused = queue.refused;
             if refused == WRITE_BUFFERS || refused > 0 && !queue.allocated[slot.index()] {
                 return Err(Fault::Full);

@@ -59,7 +59,7 @@ pub struct Arrival {
 /// A stored page is loaded unchanged until it is freed. No call may touch memory of the program or use its
 /// allocator.
 pub trait Far: Send {
-    /// Store a copy of a page.
+    /// Store a copy of a page. Returns its slot, the place in the tier that holds it.
     ///
     /// # Errors
     /// [`Fault`]; then nothing is stored.

@@ -1,5 +1,5 @@
-//! `node`: a memory node of this machine (CXL, persistent memory as system memory). Its pages stay mapped,
-//! and the program references them in place.
+//! Far tier `node`: a memory node of this machine (CXL, persistent memory as system memory). Its pages stay
+//! mapped, and the program references them in place.
 
 use std::fs;
 

@@ -1,9 +1,9 @@
-//! Allocation of slots.
+//! Allocation of slots, the places of pages in a far tier.
 
 use super::Fault;
 use crate::Slot;
 
-/// Slots below a limit.
+/// The free slots: those in `free`, and those from `next` to below `limit`.
 #[derive(Debug)]
 pub(crate) struct Slots {
     free: Vec<u32>,

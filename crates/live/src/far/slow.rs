@@ -30,7 +30,7 @@ struct Request {
     slot: Slot,
     began: u64,
     predicted_ns: u64,
-    /// Its slot was freed meanwhile, so what it will hold on arrival is another page.
+    /// The slot was freed meanwhile, so it may hold another page on arrival.
     is_freed: bool,
 }
 

@@ -25,24 +25,24 @@ impl Zstd {
     /// zstd uses the program's `malloc`. So all its memory is allocated here, before any memory of the
     /// program is managed.
     fn new() -> Result<Self> {
-        let none = || Error::missing("--far zstd", "zstd has no memory", "free some memory");
+        let no_memory = || Error::missing("--far zstd", "zstd has no memory", "free some memory");
         let mut codec = Self {
-            compress: CCtx::try_create().ok_or_else(none)?,
-            decompress: DCtx::try_create().ok_or_else(none)?,
+            compress: CCtx::try_create().ok_or_else(no_memory)?,
+            decompress: DCtx::try_create().ok_or_else(no_memory)?,
         };
         for parameter in [
             CParameter::CompressionLevel(1),
             CParameter::ContentSizeFlag(false),
             CParameter::ChecksumFlag(false),
         ] {
-            codec.compress.set_parameter(parameter).map_err(|_| none())?;
+            codec.compress.set_parameter(parameter).map_err(|_| no_memory())?;
         }
         // Compressible bytes, so that every table is allocated.
         let page: Vec<u8> = (0..PAGE).map(|i| (i * i % 61) as u8).collect();
         let mut bytes = vec![0; PAGE];
         let mut back = vec![0; PAGE];
-        let length = codec.compress(&page, &mut bytes).ok_or_else(none)?;
-        codec.decompress(&bytes[..length], &mut back).ok_or_else(none)?;
+        let length = codec.compress(&page, &mut bytes).ok_or_else(no_memory)?;
+        codec.decompress(&bytes[..length], &mut back).ok_or_else(no_memory)?;
         Ok(codec)
     }
 }

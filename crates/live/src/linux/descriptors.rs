@@ -6,7 +6,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// A copy of another process's descriptor. Needs `CAP_SYS_PTRACE`.
 ///
 /// # Errors
-/// Those of the system: `ESRCH` and `EBADF` if the process has ended, `EPERM`.
+/// Those of the system: `ESRCH` or `EBADF` if the process has ended, `EBADF` if it has no such descriptor,
+/// `EPERM` without the capability.
 pub fn copy_of(pid: u32, descriptor: u32) -> io::Result<OwnedFd> {
     let process = process_of(pid)?;
     // SAFETY: a system call that takes numbers.

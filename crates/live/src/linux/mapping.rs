@@ -1,4 +1,4 @@
-//! Anonymous mappings of the runtime.
+//! Anonymous mappings of the runtime itself, such as the parking area: frames out of the program's reach.
 
 use std::io;
 
@@ -64,7 +64,7 @@ impl Mapping {
         unsafe { libc::mprotect(self.start.cast(), length, protection) };
     }
 
-    /// Undo an `mlockall` of the program: pages cannot be moved between locked and unlocked memory.
+    /// Undo an `mlockall` of the program: `UFFDIO_MOVE` fails between locked and unlocked memory.
     pub(super) fn unlock(&self) {
         // SAFETY: the mapping.
         unsafe { libc::munlock(self.start.cast(), self.pages as usize * PAGE) };

@@ -6,7 +6,7 @@ pub struct MapsLine<'a> {
     pub start: u64,
     /// Exclusive.
     pub end: u64,
-    /// As in `rw-p`.
+    /// Such as `rw-p`.
     pub rights: [u8; 4],
     /// The file's inode number; 0 for none.
     pub inode: u64,
@@ -15,7 +15,7 @@ pub struct MapsLine<'a> {
 }
 
 impl<'a> MapsLine<'a> {
-    /// `55d8c6f0c000-55d8c6f2d000 rw-p 00000000 00:00 0                          [heap]`. Does not allocate.
+    /// Parse a line such as `55d8c6f0c000-55d8c6f2d000 rw-p 00000000 00:00 0    [heap]`. Does not allocate.
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let mut fields = std::str::from_utf8(line).ok()?.splitn(6, ' ');
         let (start, end) = fields.next()?.split_once('-')?;

@@ -36,23 +36,24 @@ mod system;
 mod tests;
 mod uffd;
 
-/// Maximum number of messages of one read. Usually more than the program has threads, so that other messages
-/// fit after the faults, which are read first, at most one per thread.
+/// Maximum number of messages of one read. Faults are read first, at most one per thread; a program usually
+/// has fewer threads than this, so that other messages fit too.
 const BATCH: usize = 64;
 /// Size of the discard area in pages: maximum number of frames that are freed at once.
 const DISCARD_PAGES: u64 = 64;
 /// Minimum and maximum time for which the areas are unreachable, in `Linux::fail_references`.
 const UNREACHABLE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
+const MAPS: &str = "/proc/self/maps";
 /// `MADV_DONTNEED` for memory that may be locked (Linux 5.18).
 pub const MADV_DONTNEED_LOCKED: i32 = 24;
 
 /// The kernel, for this process.
 #[derive(Debug)]
 pub struct Linux {
-    /// Registers the program's memory and the parking area.
+    /// Registers the program's memory and the parking area: frames out of the program's reach ([`Kernel`]).
     program: Uffd,
-    /// Registers the discard area, through which frames are freed. It sends no messages about removals:
-    /// `madvise` on the parking area would wait until its message is read.
+    /// Registers the discard area: frames are moved there, and freed by `madvise`. Unlike `program`, it sends
+    /// no messages about removals: `madvise` would wait until the message is read.
     discard_uffd: Uffd,
     discard_area: Mapping,
     /// Number of pages of the discard area that have frames: its first ones.
@@ -79,8 +80,8 @@ pub struct Linux {
 }
 
 impl Linux {
-    /// Open userfaultfd with a parking area of this many places. Everything that is mapped now stays
-    /// unmanaged.
+    /// Open userfaultfd with a parking area of this many places, one frame each. Everything that is mapped
+    /// now stays unmanaged.
     ///
     /// # Errors
     /// What is missing, and how to get it.
@@ -122,23 +123,27 @@ impl Linux {
             stand_ins: None,
             nodes: None,
             excluded: Regions::default(),
-            maps: open("/proc/self/maps")?,
+            maps: open(MAPS)?,
             pagemap: Pagemap::new(open("/proc/self/pagemap")?),
             maps_text: Vec::with_capacity(1 << 20),
         };
-        kernel.exclude_all();
+        kernel.exclude_all()?;
         Ok(kernel)
     }
 
     /// Never manage what is mapped now.
-    pub fn exclude_all(&mut self) {
-        self.read_maps();
+    ///
+    /// # Errors
+    /// The list of mappings cannot be read.
+    pub fn exclude_all(&mut self) -> Result<()> {
+        self.read_maps().map_err(|error| Error::io(Path::new(MAPS), "reading", &error))?;
         for mapping in MapsLine::all(&self.maps_text) {
             self.excluded.add(range(mapping.start, mapping.end));
         }
         for area in [self.parking.range(), self.discard_area.range()] {
             self.excluded.add(area);
         }
+        Ok(())
     }
 
     /// Keep the processors of waiting threads busy with these threads.
@@ -173,8 +178,8 @@ impl Linux {
         self.heartbeat = Some(heartbeat);
     }
 
-    /// Wait for a message, for one of the other descriptors to be readable, or for this time. Returns whether
-    /// the second of them is readable.
+    /// Wait for a message, for one of `others` to be readable, or for this time. Returns whether `others[1]`
+    /// is readable.
     pub fn wait(&mut self, others: [Option<RawFd>; 2], nanoseconds: u64) -> bool {
         let [first, second] = others;
         let discard = Some(self.discard_uffd.as_raw_fd());
@@ -234,12 +239,11 @@ impl Linux {
         }
     }
 
-    fn read_maps(&mut self) {
+    /// Read the list of mappings again. After an error, it is incomplete.
+    fn read_maps(&mut self) -> io::Result<()> {
         self.maps_text.clear();
-        // If this fails, the next call reads the rest.
-        if self.maps.rewind().is_ok() {
-            let _ = self.maps.read_to_end(&mut self.maps_text);
-        }
+        self.maps.rewind()?;
+        self.maps.read_to_end(&mut self.maps_text).map(drop)
     }
 
     /// The number of bytes that a move of `pages` pages, which returned `done`, has really moved. Linux 6.17

@@ -21,6 +21,7 @@ pub struct Owner {
 }
 
 impl Owner {
+    /// The program, which must call this itself; the manager calls the other methods.
     pub fn this_process() -> io::Result<Self> {
         let pid = std::process::id();
         Ok(Self { pid, pidfd: process_of(pid)?, has_left: false })

@@ -10,7 +10,7 @@ use crate::{Range, Va};
 const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<Scan>() as u64) << 16 | (b'f' as u64) << 8 | 16;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
-/// Maximum number of runs of one request.
+/// Maximum number of [`Run`]s that one request (ioctl) returns.
 const RUNS: usize = 512;
 
 /// `struct pm_scan_arg` of `include/uapi/linux/fs.h` (Linux 6.7 and later).

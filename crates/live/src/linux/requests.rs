@@ -1,4 +1,4 @@
-//! Messages and requests: [`Kernel`] on Linux.
+//! Reads userfaultfd's messages and makes requests to it: [`Kernel`] on Linux.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use crate::{Child, Event, Fail, Frame, Kernel, NewRegion, PAGE, Regions, Va};
 const WAKE: bool = true;
 const NO_WAKE: bool = false;
 
-/// How long a runnable thread may wait for a processor.
+/// How long a preempted thread, which has yet to send its message, may wait for a processor.
 const PREEMPTED: Duration = Duration::from_millis(10);
 
 /// Decode a message; `None` if its kind is unknown. Its arguments are those of `struct uffd_msg`: flags,
@@ -66,12 +66,13 @@ impl Kernel for Linux {
 
     fn discover(&mut self, known: &Regions, into: &mut Vec<NewRegion>) {
         self.check_discard_area();
-        // The next time starts at the minimum again.
+        // The next `fail_references` starts at its minimum duration again.
         self.unreachable_for = Duration::ZERO;
         // `mlockall` may have locked the areas while they were empty.
         self.parking.unlock();
         self.discard_area.unlock();
-        self.read_maps();
+        // After an error, the next call finds the rest.
+        let _ = self.read_maps();
         let text = std::mem::take(&mut self.maps_text);
         for mapping in MapsLine::all(&text).filter(MapsLine::is_private_memory) {
             for part in self.excluded.gaps(range(mapping.start, mapping.end)) {
@@ -151,6 +152,7 @@ impl Kernel for Linux {
     }
 
     fn stall(&mut self, thread: u32) -> bool {
+        // A stand-in is a thread that keeps the processor of `thread` busy.
         self.stand_ins.as_mut().is_some_and(|threads| threads.stall(thread))
     }
 
@@ -161,7 +163,7 @@ impl Kernel for Linux {
     }
 
     fn is_quiet(&mut self) -> bool {
-        // The first page is never mapped: a request for it changes nothing, but is refused like any other.
+        // The first page is never mapped: this changes nothing, but is refused while mappings change.
         let quiet = self.program.protect(0, PAGE as u64, false) != Err(Fail::Again);
         if !quiet {
             std::thread::yield_now();

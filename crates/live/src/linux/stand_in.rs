@@ -1,9 +1,9 @@
 //! Threads that keep processors busy for threads that wait for a page.
 //!
 //! A faulting thread sleeps in the kernel until its page arrives, and frees its processor. To emulate a core
-//! that stalls (`--epf none`: no embedded page faults), another thread keeps the processor busy. A signal
-//! handler that busy-waits (`UFFD_FEATURE_SIGBUS`) would break most programs: system calls with missing
-//! memory fail, including those that wait for a lock (`tests.rs` has a test).
+//! that waits for the far tier instead (`--epf none`), another thread keeps the processor busy. A signal
+//! handler that busy-waits (`UFFD_FEATURE_SIGBUS`) would break most programs: system calls that access a
+//! missing page would fail, including those that wait for a lock (`tests.rs` has a test).
 
 use std::fs;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ struct StandIn {
 #[derive(Debug)]
 pub struct StandIns {
     all: Arc<[StandIn]>,
-    /// The thread for which each is busy; 0 for none.
+    /// For each stand-in, the thread for which it is busy; 0 for none.
     busy_for: Vec<u32>,
 }
 
@@ -41,7 +41,7 @@ impl StandIns {
         (Self { all, busy_for: vec![0; count] }, threads)
     }
 
-    /// Keep the processor busy on which this thread ran last. Returns false if that is not possible.
+    /// Keep the processor busy on which `thread` ran last. Returns false if that is not possible.
     pub fn stall(&mut self, thread: u32) -> bool {
         let free = self.busy_for.iter().position(|thread| *thread == 0);
         let Some((free, processor)) = free.zip(processor_of(thread)) else { return false };
@@ -59,7 +59,7 @@ impl StandIns {
         true
     }
 
-    /// Stop keeping the processor of this thread busy.
+    /// Stop keeping a processor busy for `thread`.
     pub fn resume(&mut self, thread: u32) {
         for (stand_in, busy_for) in self.all.iter().zip(&mut self.busy_for) {
             if *busy_for == thread {

@@ -156,7 +156,7 @@ fn fail(error: &Error) -> Fail {
     match error.raw_os_error() {
         Some(libc::EAGAIN) => Fail::Again,
         Some(libc::EBUSY) => Fail::Pinned,
-        // Also a mapping that is not registered.
+        // A mapping that is not registered gives one of these errors too.
         Some(libc::ENOENT | libc::EINVAL | libc::EFAULT) => Fail::Missing,
         Some(libc::EEXIST) => Fail::Exists,
         Some(libc::ESRCH) => Fail::Ended,

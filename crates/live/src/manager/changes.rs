@@ -66,7 +66,7 @@ impl<K: Kernel> Manager<K> {
                     .world
                     .page_at(at)
                     .is_none_or(|page| self.world.pages.state(page).is_resident());
-                // Succeeds if the address is still mapped, so the page was not moved.
+                // `protect` succeeds if the address is still mapped: then the page was not moved.
                 match if is_explained { Ok(()) } else { self.world.kernel.protect(at, false) } {
                     Ok(()) => {}
                     Err(fail) => {
@@ -84,7 +84,7 @@ impl<K: Kernel> Manager<K> {
         }
     }
 
-    /// The mapped pages of `range`.
+    /// The mapped pages of `range` that have a page number (the others: `world/unnumbered.rs`).
     fn mapped_in(&self, range: Range) -> Vec<Va> {
         let numbered = self.world.numbers.each_in(range);
         let mapped = numbered.filter(|(page, _)| self.world.pages.state(*page).is_mapped());

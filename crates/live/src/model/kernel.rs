@@ -1,4 +1,4 @@
-//! [`Kernel`] on the model.
+//! The trait [`Kernel`] for the model, a simulated kernel and program for tests.
 
 use nearfar_kernel::tiering::NodeId;
 
@@ -57,7 +57,7 @@ impl Model {
         Ok(())
     }
 
-    /// The parked value, and its node.
+    /// Take this page's frame away, to park it. Returns the frame's value and memory node.
     fn park(&mut self, at: Va) -> Result<(u64, NodeId), Fail> {
         self.guarded()?;
         let pins = self.rules.pins;
@@ -115,7 +115,7 @@ pub(crate) struct ModelKernel<S> {
 }
 
 impl<S: Share> ModelKernel<S> {
-    /// `parking`: number of places of the parking area.
+    /// `parking`: number of frames that the parking area, outside the program's reach, can hold.
     pub(crate) fn new(share: S, parking: u32) -> Self {
         Self {
             share,
@@ -147,7 +147,7 @@ impl<S: Share> ModelKernel<S> {
         self.act(act).unwrap_or(Err(Fail::Ended))
     }
 
-    /// Read messages. That of a fork puts the child's userfaultfd into the manager's table.
+    /// Read messages. A fork's message, once read, adds the child's userfaultfd to the manager's file table.
     fn read(&self, share: &S, into: &mut Vec<Event>) {
         self.act_on(share, |model| {
             let before = into.len();
@@ -252,7 +252,7 @@ impl<S: Share> Kernel for ModelKernel<S> {
     fn restore(&mut self, from: Frame, at: Va) -> Result<(), Fail> {
         let (value, node) = (value_of(self.parked(from)), self.node(from));
         self.request(|model| {
-            // As if the mapping had changed its protection: it only accepts copies.
+            // Sometimes act as if the mapping's protection had changed: such a mapping accepts only copies.
             if model.by_chance(8) { Err(Fail::Pinned) } else { model.place(at, value, false, node) }
         })?;
         self.parking[from.number() as usize] = None;

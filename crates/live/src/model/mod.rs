@@ -1,10 +1,10 @@
 //! A model of the kernel and of a program, which checks that each read returns the last write.
 //!
 //! The model follows `fs/userfaultfd.c` and `mm/userfaultfd.c` (Linux 6.8 and later): faults are read before
-//! other messages; while a message about mappings is unread, every request fails with `EAGAIN`; the message
-//! of `madvise` precedes the removal of pages, those of `munmap` and `mremap` follow it; a request wakes the
-//! threads that wait at its pages; frames pinned for I/O cannot be moved. `linux/tests.rs` checks these rules
-//! on the real kernel. `processes.rs` has the rules of processes that end.
+//! other messages; while a message about mappings is unread, every request (`ioctl`) fails with `EAGAIN`; the
+//! message of `madvise` precedes the removal of pages, those of `munmap` and `mremap` follow it; a request
+//! wakes the threads that wait at its pages; frames pinned for I/O cannot be moved. `linux/tests.rs` checks
+//! these rules on the real kernel. `processes.rs` has the rules of processes that end.
 
 mod kernel;
 mod processes;
@@ -62,11 +62,11 @@ pub(crate) enum Access {
 pub(crate) struct Rules {
     /// Requests are refused while a message about mappings is unread.
     pub(crate) guard: bool,
-    /// Frames pinned for I/O are not parked.
+    /// Frames pinned for I/O are not parked (moved out of the program's reach).
     pub(crate) pins: bool,
-    /// The manager is a separate process that survives the program.
+    /// The manager, which handles the program's faults, is a separate process that survives the program.
     pub(crate) outlives: bool,
-    /// A keeper shares the manager's table of files.
+    /// Another process, the keeper, shares the manager's table of files, so userfaultfds survive the manager.
     pub(crate) keeper: bool,
 }
 
@@ -303,7 +303,7 @@ impl Model {
     }
 
     /// [`zap`](Model::zap) of a process that was killed before its message was read. The message is dropped,
-    /// and a page that is not in memory may keep its content.
+    /// so the manager may still return the content of a page that it has stored elsewhere.
     pub(crate) fn zap_unsent(&mut self, range: Range) {
         let before: Vec<u64> =
             range.each().map(|at| self.pages[at.number() as usize].last_written).collect();

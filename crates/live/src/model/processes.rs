@@ -1,9 +1,10 @@
 //! The model of processes, and of the holders of userfaultfds.
 //!
-//! The **manager** shares the program's address space, and its table of files with the **keeper**, which has
-//! its own memory. The kernel puts a child's userfaultfd into that table when the message of the fork is
-//! read. The **launcher** has a copy of the program's userfaultfd. When the last descriptor of a userfaultfd
-//! is closed, waiting threads are woken, and missing pages read as zeros from then on.
+//! The **manager** runs in the program's address space. It shares its table of file descriptors with the
+//! **keeper**, which has its own memory. When the manager reads the message of a fork, the kernel puts the
+//! child's userfaultfd into that table. The **launcher** has a copy of the program's userfaultfd. When the
+//! last descriptor of a userfaultfd is closed, waiting threads are woken, and missing pages read as zeros
+//! from then on. Launcher and keeper are **watchers**: they kill a failed run (`ends.rs`).
 
 use std::collections::BTreeSet;
 
@@ -53,7 +54,7 @@ pub(crate) struct Processes {
     finished: bool,
     failed: bool,
     programs: Vec<Program>,
-    /// Address spaces whose userfaultfd is in the table of files of manager and keeper.
+    /// Address spaces whose userfaultfd is in the descriptor table of manager and keeper.
     table: BTreeSet<u32>,
     /// Address spaces whose userfaultfd is open.
     held: BTreeSet<u32>,
@@ -172,7 +173,7 @@ impl Processes {
         self.failed
     }
 
-    /// The state that launcher and keeper observe.
+    /// The state that a watcher observes.
     pub(crate) fn state(&self, by: Watcher) -> RunState {
         RunState {
             by,
@@ -191,7 +192,7 @@ impl Processes {
         match process {
             Process::Launcher => {
                 self.launcher = false;
-                // PR_SET_PDEATHSIG.
+                // PR_SET_PDEATHSIG: the program's first process dies with the launcher.
                 self.end_program(0);
             }
             Process::Manager => self.manager = false,
@@ -230,13 +231,13 @@ impl Processes {
 pub(crate) trait Share {
     /// Access the model exclusively.
     fn with<R>(&self, act: impl FnOnce(&mut Model) -> R) -> R;
-    /// The address space of a child; 0 is the program.
+    /// Access to the address space of a child; 0 is the program.
     fn child(&self, child: Child) -> Self;
     /// Access the processes exclusively.
     fn processes<R>(&self, act: impl FnOnce(&mut Processes) -> R) -> R;
     /// Called when processes have changed.
     fn ring(&self) {}
-    /// Called before a request, with the number of earlier ones.
+    /// Called before a request of the manager, with the number of earlier ones.
     fn before(&self, _requests: u64) {}
     /// Let other threads run.
     fn yield_now(&self) {}

@@ -1,16 +1,16 @@
 //! The messages between the program's end and the launcher's end of the socket. Each is declared once for
 //! both: its fields, its reply, and how the receiver handles it.
 //!
-//! The program's end calls a hook. Until the hook returns, the launcher's end may send messages with one or
-//! more requests about the memory, of which only the last may have a reply. Its final message ends with
-//! [`DONE`] and the hook's result.
+//! The program's end, which has the memory, calls a hook of the policy, which runs at the launcher's end.
+//! Until the hook returns, the launcher's end may send messages with one or more requests about the memory,
+//! of which only the last may have a reply. Its final message ends with [`DONE`] and the hook's result.
 
 use nearfar_kernel::tiering::layered::Declared;
 use nearfar_kernel::tiering::{Capability, Memory, Next, NodeId, Page, Refused, Thread, Time};
 
 use super::wire::{Reader, Wire, fields};
 
-/// The indices of a policy's threads, and the first run of each thread that does not start idle.
+/// The indices of a policy's threads, and the time of the first run of each that does not start idle.
 pub(super) type Threads = (Vec<u8>, Vec<(u8, Time)>);
 
 /// The thread of this index.
@@ -22,7 +22,7 @@ pub(super) fn thread_of(threads: &[Thread], index: u8) -> Option<Thread> {
 pub(super) const DONE: u8 = 0;
 /// Maximum number of nodes of a memory.
 const NODES: usize = 4;
-/// Maximum number of pages in the reply to [`Walk`](request::Walk): many take little longer than one.
+/// Maximum number of pages in a reply to [`Walk`](request::Walk). Many pages take little longer than one.
 const WALK_PAGES: usize = 128;
 
 /// The state of a page, as the methods of [`Memory`] return it.
@@ -257,7 +257,7 @@ pub(super) mod request {
         fn carry_out(program: &mut ProgramSide<'_, '_>);
 
         Look { page: Page } -> PageInfo = PageInfo::of(program.memory()?, page);
-        /// The first mapped pages from this number on, up to [`WALK_PAGES`].
+        /// The first mapped pages from page `from` on, at most [`WALK_PAGES`].
         Walk { from: Page } -> Vec<(Page, PageInfo)> = program.walk(from)?;
         Latency { node: NodeId } -> Option<Time> = program.memory()?.loaded_latency(node);
         Tenants {} -> u16 = program.memory()?.tenants();
@@ -342,6 +342,7 @@ pub(super) mod hook {
             host.with_policy(|policy, mem| policy.work(mem, thread))?
         };
 
+        // The policy's rule for shadows of pages.
         KeepShadow { page: Page } -> bool = host.source.rule().keep_shadow(page);
         Promoted { page: Page } -> () = host.source.rule().promoted(page);
         Written { page: Page } -> () = host.source.rule().written(page);

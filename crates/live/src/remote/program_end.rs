@@ -1,4 +1,5 @@
-//! The program's end of the socket: a policy whose hooks run in the launcher.
+//! The end of the socket in the manager, the process that manages a program's memory: a policy whose hooks
+//! run in the launcher, `nearfar run`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -111,7 +112,8 @@ fn no_launcher() -> Error {
     )
 }
 
-/// Make the policy at the other end of `socket` for `mem`. Its base runs at this end.
+/// Make the policy at the other end of `socket` for `mem`. Its base, a built-in policy for the hooks that it
+/// does not declare, runs at this end.
 ///
 /// # Errors
 /// Those of the policy or its base; the connection is closed.
@@ -173,7 +175,8 @@ impl Policy for Remote {
     }
 }
 
-/// The policy's shadow rule. For hooks that it does not declare, the rule is NOMAD's default.
+/// The policy's rule for shadows, the old frames that NOMAD keeps of promoted pages. For hooks that the
+/// policy does not declare, NOMAD's own rule holds.
 struct RemoteRule {
     remote: Remote,
     hooks: Hooks,

@@ -1,4 +1,4 @@
-//! The launcher's end of the socket: a policy, and the memory in the other process.
+//! The launcher's end of the socket: runs a policy for the memory of the program, which is another process.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The encoding of values in messages: little-endian numbers, one after the other. There is no version,
-//! because both ends are of the same build.
+//! The encoding of values in messages between the program and the launcher: little-endian numbers, one
+//! after the other. There is no version, because both ends are of the same build.
 
 use nearfar_kernel::tiering::layered::{Declared, Hooks};
 use nearfar_kernel::tiering::{
@@ -72,8 +72,8 @@ macro_rules! plain {
         $(impl Wire for $type {
             fn put(&self, into: &mut Vec<u8>) {
                 // The list has every variant, so the default is unused.
-                let place = [$($variant),*].iter().position(|variant| variant == self);
-                (place.unwrap_or(0) as u8).put(into);
+                let index = [$($variant),*].iter().position(|variant| variant == self);
+                (index.unwrap_or(0) as u8).put(into);
             }
             fn take(from: &mut Reader<'_>) -> Option<Self> {
                 [$($variant),*].get(usize::from(u8::take(from)?)).copied()

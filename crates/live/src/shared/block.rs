@@ -27,7 +27,7 @@ pub enum State {
     Failed = 4,
     /// The program has ended, and the manager has finished.
     Ended = 5,
-    /// The process waits until the launcher has copied its end of the socket to the policy.
+    /// The process waits until the launcher has copied the descriptor [`socket`](Block::socket).
     Connecting = 6,
     /// The policy in the launcher is connected, and is being started.
     Connected = 7,
@@ -66,8 +66,8 @@ pub struct Block {
     pub(super) waits: AtomicU32,
     /// When the manager last made progress, in nanoseconds of CLOCK_MONOTONIC.
     pub heartbeat: AtomicU64,
-    /// In use: fast pages, far pages including shadows, pages in the window (far pages that are mapped without
-    /// a promotion), bytes of the far tier.
+    /// In use: fast pages, far pages including shadows (far copies of fast pages), pages in the window (far
+    /// pages that are mapped without a promotion), bytes of the far tier.
     pub used: [AtomicU64; 4],
     /// Maximum of the launcher's samples of `used`. Written by the launcher.
     pub peak: [AtomicU64; 4],

@@ -1,4 +1,4 @@
-//! The head: the run as a whole.
+//! The head of the shared memory: the state of the run as a whole.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -9,7 +9,8 @@ use super::{COUNTERS, read_counters};
 use crate::Counters;
 use crate::setup::Setup;
 
-/// Written by the launcher and the reaper; `top` by any process.
+/// The launcher and the reaper write the head; any process may write `top`. A process image (from its
+/// start to its exec or end) has its own [block](super::Block).
 #[derive(Debug)]
 #[repr(C, align(8192))]
 pub struct Head {
@@ -28,7 +29,7 @@ pub struct Head {
     pub peak: [AtomicU64; 4],
     /// Blocks in use have indices below this.
     pub(super) top: AtomicU32,
-    /// Number of process images that have ended, whose blocks are reused.
+    /// Number of process images that have ended and whose blocks were freed.
     pub(super) past_images: AtomicU64,
     /// Sums of the counters of these process images.
     pub(super) past: [AtomicU64; COUNTERS],

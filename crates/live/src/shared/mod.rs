@@ -1,5 +1,6 @@
 //! Memory that `nearfar run`, its viewers and the managers of the programs' memory ([`crate::Manager`])
-//! share: a memfd with a head, and a block for each managed process image.
+//! share: a memfd with a head, and a block for each managed process image (a process from its start or an
+//! exec to the next exec or its end).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -140,7 +141,7 @@ impl Shared {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(1).cast(), BLOCKS) }
     }
 
-    /// The blocks in use, in order: index, PID, block.
+    /// The blocks in use, by index. An item is the index, the PID of the process, and the block.
     pub fn claimed(&self) -> impl Iterator<Item = (usize, u32, &Block)> {
         let top = self.head().top.load(Ordering::Acquire) as usize;
         let blocks = self.blocks()[..top.min(BLOCKS)].iter().enumerate();

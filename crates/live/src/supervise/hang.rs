@@ -1,4 +1,4 @@
-//! Detection of managers that make no progress.
+//! Detection of managers (processes that serve page faults of programs) that make no progress.
 
 use std::fs;
 use std::sync::atomic::Ordering;
@@ -28,7 +28,8 @@ pub(super) struct HangDetector {
 }
 
 impl HangDetector {
-    /// Check a block's manager, or the process while it starts its policy. The error says that it hangs.
+    /// Check the main thread of a manager, or of a process that starts its policy. `block` is the shared
+    /// state of the process. An error means that the thread hangs.
     pub(super) fn check(
         &mut self,
         thread: &ThreadStat,

@@ -1,4 +1,5 @@
-//! The launcher: starts the program, holds its userfaultfd, and kills the run if a manager fails.
+//! The launcher: starts the program, holds copies of its userfaultfds, and kills the run if a manager
+//! (the process that serves the page faults of a process image) fails.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,14 +30,15 @@ mod summary;
 
 /// Why a run is killed if its reaper has ended.
 const REAPER_GONE: &str = "the process that waits for the program's processes was killed";
-/// Maximum number of checks, 1 ms apart, whether the reaper has waited for all ended managers and keepers.
+/// Maximum number of checks, 1 ms apart, whether the reaper has waited for all ended managers and keepers
+/// (which hold the userfaultfds open if a manager is killed).
 const REAP_CHECKS: u32 = 200;
 /// Maximum time between two checks of all processes.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Run `command` with nearfar's library at `library`. `progress` is called at least ten times a second, and
-/// kills the run by returning false. `provider` has the policies of a `remote` setup: if one fails, the run
-/// is killed.
+/// kills the run by returning false. `provider` runs the policies in this process if `setup.remote`: if
+/// one fails, the run is killed.
 ///
 /// # Errors
 /// The program cannot be run or started.
@@ -119,7 +121,7 @@ fn processor_time() -> [f64; 2] {
 struct Supervisor {
     shared: Shared,
     bell: File,
-    /// By index of the block.
+    /// By index in [`Shared::blocks`].
     images: BTreeMap<usize, Image>,
     provider: Option<Arc<dyn Provider>>,
     summary: Summary,
@@ -174,7 +176,7 @@ impl Supervisor {
         }
     }
 
-    /// Whether a manager still serves children of a program that has ended.
+    /// Whether a manager still runs whose process has ended: it may still serve forked children.
     fn is_finishing(&self) -> bool {
         self.shared
             .claimed()
@@ -226,7 +228,7 @@ impl Supervisor {
                     block.set_state(State::Ended);
                 }
             }
-            // The process has one thread, which creates the policy.
+            // There is no manager yet: the process's only thread starts the policy.
             State::Connected => match ThreadStat::read(pid) {
                 Some(thread) => image.hang.check(&thread, block)?,
                 None => block.set_state(State::Ended),

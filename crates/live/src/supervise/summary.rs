@@ -15,13 +15,13 @@ pub struct Summary {
     pub counters: Counters,
     /// Number of managed process images.
     pub images: u64,
-    /// Sampled peak of the pages in use by all processes: fast, far, in the window.
+    /// Sampled peak of the pages in use by all processes: fast, far, in the window (far pages in memory).
     pub peak: [u64; 3],
     /// Peak bytes of the far tier.
     pub far_bytes: u64,
     /// The latest sample: pages as in `peak`, and bytes of the far tier.
     pub now: [u64; 4],
-    /// Processor time of the managers.
+    /// Processor time of the managers: the processes that serve the program's page faults.
     pub manager_seconds: f64,
     /// Resident memory at its peak.
     #[serde(flatten)]

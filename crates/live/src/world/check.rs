@@ -1,4 +1,4 @@
-//! Invariants that hold between events.
+//! Invariants that hold between events, in terms of `world.rs` (window, slot, parking area).
 
 use nearfar_kernel::tiering::Page;
 
@@ -14,9 +14,9 @@ impl<K: Kernel> World<K> {
         let mut used = [0, 0];
         let (mut in_window, mut stuck) = (0, 0);
         let parking = &self.parking;
-        let mut places = parking.empty.len() + parking.unused.len() + parking.spare.len();
+        let mut parking_places = parking.empty.len() + parking.unused.len() + parking.spare.len();
         let is_parked = |backing: &&Backing| matches!(backing, Backing::Parked(_));
-        places += self.unnumbered.values().filter(is_parked).count();
+        parking_places += self.unnumbered.values().filter(is_parked).count();
         let mut next = self.next_mapped_page(Page::new(0));
         while let Some(page) = next {
             let (state, has_slot) = (self.pages.state(page), self.pages.slot(page).is_some());
@@ -27,9 +27,9 @@ impl<K: Kernel> World<K> {
             used[usize::from(!far)] += u64::from(state.has(PageFlags::COPYING));
             in_window += u64::from(self.in_window(page));
             stuck += u64::from(state.has(PageFlags::STUCK));
-            places += usize::from(state.is_parked());
-            // On a memory node, a shadow's slot is a frame of the parking area.
-            places += usize::from(self.mapped && has_slot);
+            parking_places += usize::from(state.is_parked());
+            // If the far tier is a memory node, a shadow's slot is a place of the parking area.
+            parking_places += usize::from(self.mapped && has_slot);
             let wrong = if state.is_stored() && (self.mapped || !far || !has_slot) {
                 "has no location"
             } else if !far && has_slot && !state.has(PageFlags::PROTECTED) {
@@ -55,7 +55,7 @@ impl<K: Kernel> World<K> {
             ("far", used[1], self.budget.used[1]),
             ("window", in_window, self.window.count),
             ("stuck", stuck, self.window.stuck_count),
-            ("parking", places as u64, self.parking_size()),
+            ("parking", parking_places as u64, self.parking_size()),
         ] {
             if counted != recorded {
                 return Err(format!("{what}: {counted} pages, {recorded} recorded"));

@@ -1,4 +1,4 @@
-//! Counters of a live memory.
+//! Counters of a live memory: the memory of a running program that a policy manages.
 
 /// Declare the counters once: the fields, their names, and all of them in order.
 macro_rules! counters {
@@ -41,7 +41,7 @@ counters! {
     hint_faults,
     /// Faults on pages that were unmapped to emulate accessed bits.
     accessed_faults,
-    /// Faults on far pages that were served without a promotion (through the window).
+    /// Faults on far pages that were mapped without a promotion (they enter the window).
     window_faults,
     /// Pages moved from the far tier to fast memory.
     promotions,

@@ -1,4 +1,4 @@
-//! Memory of children (`fork`): copies of the pages that were not in the program's memory.
+//! `fork`: copies to the child the pages that the kernel did not copy, because they were parked or stored.
 
 use nearfar_kernel::tiering::Page;
 
@@ -8,10 +8,10 @@ use crate::children::Moves;
 use crate::{Child, Event, Fail, Kernel, Va};
 
 impl<K: Kernel> World<K> {
-    /// Copy to a child the pages that were not in the program's memory. `moves` has the child's own changes.
-    /// `later` has the messages that were read after the fork's, but may be about changes before the fork. Adds
-    /// the child's own children to `children`. Returns the pages that are not mapped in the child although no
-    /// message explains it.
+    /// Copy to a child the pages that were not in the program's memory. `moves` has the child's changes to
+    /// its mappings. `later` has the program's changes that were reported after the fork but may precede it.
+    /// Adds the child's own children to `children`. Returns the pages that are not mapped in the child
+    /// although no message explains it.
     pub(crate) fn copy_all_to_child(
         &mut self,
         child: Child,

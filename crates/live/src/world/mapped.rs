@@ -8,9 +8,10 @@
 //! | far | resident on the far node | none | if the policy has protected it, or it is being copied |
 //! | far | parked on the far node | none | when it is resident again |
 //!
-//! A page moves by a copy from the parking area, where nobody can write it. Its old frame is then freed, or
-//! stays parked as its shadow. `move_pages(2)` would not need parking, but each call first drains the page
-//! lists of every processor (`lru_cache_disable` in mm/migrate.c).
+//! To move, a page is first parked: its frame leaves the program's memory for the parking area, where nobody
+//! can write it. Then it is copied, or its shadow replaces it. Its old frame is freed, or stays parked as its
+//! shadow. `move_pages(2)` would not need parking, but each call first drains the page lists of every
+//! processor (`lru_cache_disable` in mm/migrate.c).
 
 use nearfar_kernel::tiering::{NodeId, Page, Refused};
 
@@ -28,7 +29,7 @@ impl<K: Kernel> World<K> {
                 let is_over = self.budget.used[0] > self.budget.capacity[0];
                 self.counters.over_budget += u64::from(is_over);
                 if self.pages.state(page).is_parked() {
-                    // Writable. If this fails, the next reference restores the page.
+                    // `false`: writable. If this fails, the next reference restores the page.
                     let _ = self.restore(page, false);
                 }
             }
@@ -37,7 +38,7 @@ impl<K: Kernel> World<K> {
     }
 
     /// Move a fast page to the far node: to its shadow's frame, or by a copy. The page stays parked until the
-    /// event ends, because the policy may arm it next.
+    /// event ends, because the policy may arm a hint fault on it next.
     pub(super) fn move_to_node(&mut self, page: Page) -> Result<(), Refused> {
         let frame = self.park(page)?;
         let far = match self.pages.take_slot(page) {
@@ -61,9 +62,9 @@ impl<K: Kernel> World<K> {
         for page in demoted.drain(..) {
             let state = self.pages.state(page);
             if state.is_far() && state.is_parked() && !state.has(PageFlags::ARMED) {
-                let watched = state.has(PageFlags::PROTECTED) || state.has(PageFlags::COPYING);
+                let protect = state.has(PageFlags::PROTECTED) || state.has(PageFlags::COPYING);
                 // If this fails, the next reference restores the page.
-                let _ = self.restore(page, watched);
+                let _ = self.restore(page, protect);
             }
         }
         self.event.demoted = demoted;
@@ -71,14 +72,14 @@ impl<K: Kernel> World<K> {
 
     /// Copy the page's parked frame to a new frame on the far node.
     fn copy_to_node(&mut self, page: Page, frame: Frame) -> Result<Frame, Refused> {
-        let place = self.empty_place().ok_or(Refused::NoFrame)?;
-        if let Err(fail) = self.kernel.copy_to_far_node(frame, place) {
-            self.parking.empty.push(place);
+        let to = self.empty_place().ok_or(Refused::NoFrame)?;
+        if let Err(fail) = self.kernel.copy_to_far_node(frame, to) {
+            self.parking.empty.push(to);
             let at = self.numbers.address_of(page);
             return Err(self.refused(fail, "copying to the far node", at));
         }
         self.counters.far_stores += 1;
-        Ok(place)
+        Ok(to)
     }
 
     /// Replace a far page by a fast copy. With `shadow`, the copy is write-protected and the old frame

@@ -47,7 +47,7 @@ impl<K: Kernel> World<K> {
         Ok(())
     }
 
-    /// Take a page out of the window, writable.
+    /// Remove a page from the window (far pages in the program's memory), and make it writable.
     fn take_from_window(&mut self, page: Page) -> Result<(), Refused> {
         let state = self.pages.state(page);
         if state.is_parked() {
@@ -165,7 +165,7 @@ impl<K: Kernel> Memory for World<K> {
         shadow.then_some(FAR_NODE)
     }
 
-    /// Parks a page that is fast or on a memory node, so that its next reference faults.
+    /// Parks a page that is fast, or far on a memory node, so that its next reference faults.
     fn clear_accessed(&mut self, page: Page) -> bool {
         let state = self.pages.state(page);
         if !state.is_mapped() {
@@ -245,9 +245,9 @@ impl<K: Kernel> Memory for World<K> {
         Ok(())
     }
 
-    /// First stores a far page that is writable in the window. The slot is loaded when the copy ends: until
-    /// then, only a reference through the window can change the page, and that faults. On a memory node, the
-    /// page is write-protected, and reads do not fault.
+    /// A far page that is writable in the window is stored first. A stored page is loaded when the copy ends:
+    /// until then, a write to it faults. On a memory node, the page is write-protected instead, and reads do
+    /// not fault.
     fn begin_copy(&mut self, page: Page, to: NodeId, wake: Thread) -> Result<(), Refused> {
         let state = self.movable(page)?;
         let (far, has_slot) = (state.is_far(), self.pages.slot(page).is_some());

@@ -12,7 +12,7 @@ use crate::{Frame, Slot};
 pub(crate) enum Location {
     /// In the program's memory.
     Resident = 1,
-    /// In a frame of the parking area.
+    /// In a frame of the parking area, which the program cannot reach.
     Parked = 2,
     /// Only in its slot of the far tier.
     Stored = 3,
@@ -31,7 +31,7 @@ impl PageFlags {
     pub(crate) const PROTECTED: Self = Self(1 << 5);
     /// Stored, and the next reference is let through without a hint fault.
     pub(crate) const PASSING: Self = Self(1 << 6);
-    /// In the window, and could not be evicted.
+    /// In the window (far pages in the program's memory), and could not be evicted.
     pub(crate) const STUCK: Self = Self(1 << 7);
     /// Being copied, from `begin_copy` to `commit_copy`.
     pub(crate) const COPYING: Self = Self(1 << 8);
@@ -108,7 +108,8 @@ pub(crate) struct PageTable {
     states: Vec<u16>,
     /// The frame of a parked page.
     frames: Vec<u32>,
-    /// The slot plus one; 0 for none. If the far tier is mapped, the shadow's frame serves as the slot.
+    /// The slot plus one; 0 for none. If the far tier is a memory node, the frame of the page's shadow (its
+    /// copy there) serves as the slot.
     slots: Vec<u32>,
 }
 

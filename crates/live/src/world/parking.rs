@@ -1,4 +1,5 @@
-//! The parking area: its places, the frames in them, and moves of pages to and from it.
+//! The parking area, where neither the program nor a device can reach a page frame (`world.rs`). Each of its
+//! places holds one frame or none ([`Frame`]). To park a page is to move its frame there.
 
 use nearfar_kernel::tiering::{NodeId, Page, Refused};
 
@@ -72,7 +73,7 @@ impl<K: Kernel> World<K> {
     pub(super) fn place_frame(&mut self, frame: Frame, at: Va) -> Result<(), Fail> {
         match self.kernel.restore(frame, at) {
             Ok(()) => self.parking.empty.push(frame),
-            // With another protection than the parking area's, a mapping accepts only a copy.
+            // The mapping is locked, or its protection is not the parking area's: only a copy is possible.
             Err(Fail::Pinned) => {
                 self.kernel.place_copy(at, frame, false, NodeId::FAST)?;
                 self.release_frame(frame);

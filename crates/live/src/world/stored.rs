@@ -1,4 +1,4 @@
-//! A far tier that stores pages: moves into slots and out of them.
+//! A far tier that stores pages in slots, one page in each: moves of pages into slots and out of them.
 
 use nearfar_kernel::tiering::{Page, Refused};
 
@@ -17,7 +17,7 @@ impl<K: Kernel> World<K> {
         }
     }
 
-    /// The far tier has failed, so the program must end.
+    /// Record that the far tier has failed, so that the program ends. Returns a refusal of the action.
     pub(super) fn far_failed(&mut self, fault: &Fault) -> Refused {
         self.break_down(fault.to_string());
         Refused::Pinned
@@ -42,7 +42,7 @@ impl<K: Kernel> World<K> {
         arrivals
     }
 
-    /// Load a stored page into the program's memory. It keeps its slot.
+    /// Load a stored page into the program's memory, write-protected if `protect`. The page keeps its slot.
     pub(super) fn load(&mut self, page: Page, protect: bool) -> Result<(), Refused> {
         let Some(slot) = self.pages.slot(page) else { return Err(Refused::State) };
         let at = self.numbers.address_of(page);
@@ -54,7 +54,7 @@ impl<K: Kernel> World<K> {
         let loaded = self.far.load(slot, into);
         self.counters.far_loads += 1;
         let placed = match (&loaded, spare) {
-            // Moving a spare frame saves a copy.
+            // The content was loaded into the spare frame: move the frame instead of copying the content.
             (Ok(()), Some(frame)) => self.place_frame(frame, at),
             (Ok(()), None) => self.kernel.place(at, &self.buffer, protect),
             // Nothing is placed, and the run ends.
@@ -72,8 +72,8 @@ impl<K: Kernel> World<K> {
         Ok(())
     }
 
-    /// Park a page, store it unless its slot has its content, and free its frame. If there is no room, the
-    /// page stays parked.
+    /// Park a page (move its frame out of the program's reach), store it unless its slot has its content, and
+    /// free the frame. If the far tier has no room, the page stays parked.
     pub(super) fn store(&mut self, page: Page) -> Result<(), Refused> {
         let frame = self.park(page)?;
         if self.pages.slot(page).is_none() {

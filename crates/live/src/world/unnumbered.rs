@@ -2,7 +2,8 @@
 //!
 //! If numbers run out, a moved page gets no page number at its new address: from then on it is not managed,
 //! and belongs in the program's memory. The kernel has moved it if it was resident. A parked or stored page
-//! is **unnumbered** until it is placed in the program's memory: as soon as requests succeed, or on a touch.
+//! is **unnumbered** until it is placed in the program's memory: on a touch, or as soon as userfaultfd accepts
+//! requests (not while mappings change).
 
 use nearfar_kernel::tiering::{Page, Refused};
 
@@ -13,7 +14,7 @@ use crate::{Frame, Kernel, Range, Slot, Va};
 /// What holds the content of a page that is not in the program's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backing {
-    /// A frame of the parking area.
+    /// A frame of the parking area, where the program cannot reach it.
     Parked(Frame),
     /// A slot of the far tier.
     Stored(Slot),
@@ -23,7 +24,7 @@ pub(crate) enum Backing {
 const BATCH: usize = 256;
 
 impl<K: Kernel> World<K> {
-    /// Unmap a page that moves to another address, and drop its shadow.
+    /// Remove a page that moves from the page table, and free its shadow (the far copy of a fast page).
     pub(crate) fn take(&mut self, from: Page) -> Entry {
         self.end_copy(from);
         if !self.pages.state(from).is_far() && self.free_slot(from) {

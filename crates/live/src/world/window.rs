@@ -88,6 +88,7 @@ impl<K: Kernel> World<K> {
             let may_leave = self.in_window(page) && !self.pages.state(page).has(PageFlags::STUCK);
             if may_leave && self.evict(page).is_err() {
                 if self.event.again {
+                    // The kernel refuses requests for the moment: retry the page at the next trim.
                     self.window.pages.push_front(page);
                     break;
                 }

@@ -1,4 +1,4 @@
-//! The policy's threads, and events.
+//! The policy's threads, which the manager runs step by step in its own thread, and events.
 
 use nearfar_kernel::tiering::{Next, Page, Thread, Time};
 
@@ -44,7 +44,7 @@ pub(crate) struct EventState {
 /// The rest after a step in which pages were pinned and none moved: 1 ms, doubled up to 64 ms. A child, I/O
 /// or a lock pins pages for longer than a step takes.
 pub(super) const REST: (Time, Time) = (Time::from_ps(1_000_000_000), Time::from_ps(64_000_000_000));
-/// The rest while mappings are changing: 100 us.
+/// The rest after a step that moved no page because mappings are changing: 100 us.
 const CHANGING: Time = Time::from_ps(100_000_000);
 
 impl<K: Kernel> World<K> {

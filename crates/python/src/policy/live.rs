@@ -28,7 +28,7 @@ const POLLS_PER_EXIT: u32 = 25;
 /// Makes a policy object for each process.
 pub(crate) struct Objects {
     make: Py<PyAny>,
-    /// The object whose declaration was read, for the first process.
+    /// The object that was made to check the policy before the run; the first process uses it.
     first: Mutex<Option<Py<PyAny>>>,
     raised: Raised,
     first_failure: Mutex<Option<String>>,
@@ -62,7 +62,7 @@ impl Objects {
                 return;
             }
             let exit = PySystemExit::type_object_raw(py);
-            // None at the first check, because most hooks end by themselves.
+            // The first check raises nothing, because most hooks end by themselves.
             for thread in threads.into_iter().filter(|_| check % POLLS_PER_EXIT == 1) {
                 // SAFETY: this thread holds the GIL, and `exit` is a class. Threads without Python are not
                 // affected.

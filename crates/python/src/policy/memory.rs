@@ -31,7 +31,7 @@ pub(crate) struct MemoryHandle {
     gone: Option<Arc<AtomicBool>>,
 }
 
-/// Maximum number of threads that a policy spawns itself.
+/// Maximum number of threads that a Python policy spawns, without those of its base policy.
 const MAX_THREADS: usize = 64;
 
 /// A kernel thread of a Python policy; made by `Memory.spawn`.

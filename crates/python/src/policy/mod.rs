@@ -48,7 +48,7 @@ impl Raised {
         lock(&self.0.1).take()
     }
 
-    /// An error, which ends the run, if there is an exception.
+    /// Return the error that ends the run, if there is an exception.
     pub(crate) fn stop(&self) -> Result<()> {
         if self.failed() { Err(Error::cancelled()) } else { Ok(()) }
     }

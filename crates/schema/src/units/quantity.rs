@@ -1,4 +1,4 @@
-//! Quantities with full units, as in files.
+//! Quantities with full units (`64KiB`, not `64K`), as in files.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -72,10 +72,10 @@ macro_rules! quantity {
         impl $name {
             const UNITS: Units = $units;
 
-            /// Read text such as the example.
+            /// Parse text such as [`Value::EXAMPLE`].
             ///
             /// # Errors
-            /// Anything else; the text is one line that says what would be right.
+            /// The text is anything else. The message is one line that says what would be right.
             pub fn parse(text: &str) -> Result<Self, String> {
                 let amount = parse(text, Self::WHAT, Self::UNITS, $range)
                     .map_err(|error| format!("{error}; write for example {}", Self::EXAMPLE))?;

@@ -50,7 +50,7 @@ const PROGRESS_STEP: u64 = 1 << 22;
 pub type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
 nearfar_schema::options! {
-    /// The options of `nearfar info` as they are written, without those of the view.
+    /// The options of `nearfar info` as they are written, without those of [`crate::filter::View`].
     pub struct Request {
         /// Compute reuse distances, the slowest part of the summary.
         reuse: bool = true,
@@ -101,7 +101,7 @@ pub struct Summary {
     pub mix: Mix,
     /// Bytes of the distinct 4 KiB pages touched.
     pub footprint_bytes: u64,
-    /// Peak resident set ([`lifetimes::peak_resident`]); `None` without lifetimes.
+    /// Peak resident set ([`lifetimes::peak_resident`]); `None` unless [`lifetimes::known`].
     pub peak_resident_bytes: Option<u64>,
     /// Peak bytes locked in memory (`mlock`).
     pub locked_bytes: u64,

@@ -62,7 +62,7 @@ impl Names {
                 programs: vec![String::new()],
                 program_of: FxHashMap::default(),
             };
-            // Name 0 and mapping 0.
+            // Name 0 and mapping 0 stand for addresses outside every mapping.
             let unnamed = mapped.name_id(UNNAMED, false);
             mapped.mapping_id(unnamed, None);
             names.regions = Regions::Mapped(Box::new(mapped));

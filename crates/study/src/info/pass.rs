@@ -16,7 +16,7 @@ pub struct PageState {
     pub region: u32,
     epoch: u32,
     process: u32,
-    /// Interval of the last touch, from 1.
+    /// Interval (`Pass::bin`) of the last touch; 0 before the first.
     bin: u16,
     pub kinds: u8,
     /// Data references that begin in the page.
@@ -40,6 +40,7 @@ pub struct Pass {
     multiple: FxHashSet<(u32, u32)>,
     /// Incremented at events, which may change the region of any page.
     pub epoch: u32,
+    /// The current interval of the trace, from 1.
     bin: u16,
     /// Number of intervals in the window of a working set.
     window: usize,
@@ -51,7 +52,7 @@ pub struct Pass {
     pub touched: Vec<u32>,
     /// Id of the last touched page.
     last: u32,
-    /// Number of consecutive repeats.
+    /// Number of consecutive repeats in all batches.
     pub repeats: u64,
     pub code: CodeSample,
 }

@@ -1,9 +1,10 @@
-//! Regions of the address space, from the counts of a pass.
+//! Regions of the address space, from the counts of the pass over the trace.
 
 use super::pass::{Counts, PageState};
 use super::{PAGE_SHIFT, REGIONS, Region};
 
-/// All regions in order of their final ids, touched or not.
+/// All regions in order of their final ids, touched or not. `counts` and `touched_pages` are by the region
+/// ids of the pass; `final_region` returns the final id, which several of these can share.
 pub fn regions(
     state: &[PageState],
     counts: &[Counts],

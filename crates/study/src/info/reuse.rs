@@ -4,7 +4,7 @@ use nearfar_kernel::replacement::stack::StackDistance;
 
 use super::ReuseBin;
 
-/// How many touches ahead pages are prefetched.
+/// The stack's entry of a page is prefetched into the CPU cache this many touches in advance.
 const AHEAD: usize = 16;
 
 pub struct Reuse {

@@ -54,7 +54,7 @@ nearfar_schema::columns! {
 }
 
 nearfar_schema::columns! {
-    /// References with a stack distance d, 2^k <= d < 2^(k+1).
+    /// Page touches with a reuse distance d, 2^k <= d < 2^(k+1), for k = `distance_log2`.
     #[derive(Copy, Eq)]
     pub struct ReuseBin {
         /// log2 of the reuse distance, in distinct pages, rounded down; null for first touches.

@@ -1,4 +1,4 @@
-//! Touched blocks of memory, by address space.
+//! Touched blocks of memory (the unit of tracking, at most 4 KiB), by address space.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ pub enum Change {
     },
     /// The next reference is the first write since the block was born, shared or freed.
     Written(u32),
-    /// All touched blocks of `range` (block numbers) ended, in ascending order of addresses; if
-    /// `removed`, with the content of their object. The range stays mapped if `kept`.
+    /// All touched blocks of `range` (block numbers) ended, in ascending order of addresses. If `removed`,
+    /// their part of the file or shared memory is gone too. The range stays mapped if `kept`.
     Ended { blocks: Vec<u32>, removed: bool, range: (u64, u64), kept: bool },
     /// Blocks are discarded until they are written (`MADV_FREE`).
     Discarded(Vec<u32>),
@@ -38,7 +38,7 @@ pub enum Change {
     /// This range of block numbers is now private memory with this advice; `None`: not private memory
     /// ([`Blocks::watch_areas`]).
     Area { first: u64, last: u64, advice: Option<Advice> },
-    /// Every huge page in this range of block numbers is filled ([`Blocks::watch_areas`]).
+    /// `MADV_COLLAPSE` of this range of block numbers ([`Blocks::watch_areas`]).
     Collapse { first: u64, last: u64 },
 }
 
@@ -157,7 +157,7 @@ impl Blocks {
                 WATCHED | UNSETTLED | OF_OBJECT
             }
             Backing::Object { private: true, .. } => UNSETTLED | OF_OBJECT,
-            // The page stays unsettled if its other blocks end.
+            // Keep the page unsettled even after its other blocks end.
             Backing::Object { .. } if self.unsettled(number) => UNSETTLED | OF_OBJECT,
             Backing::Object { .. } => OF_OBJECT,
         };
@@ -362,8 +362,8 @@ mod tests {
 
     use super::*;
 
-    /// A moved block can stay in the page at its old address. If it is discarded, the first reference to
-    /// another block of that page makes the page an ordinary one.
+    /// A moved block can stay in the page at its old address. If the block is discarded, the first reference
+    /// to another block of that page undoes the discard of the page.
     #[test]
     fn pages_of_moved_blocks_are_unsettled_once_the_blocks_are_discarded() {
         let event = |event, addr, length, to| {

@@ -1,4 +1,4 @@
-//! Pages and frames at one page size.
+//! Pages and frames at one page size, from the changes of blocks (see [`super`] for these terms).
 
 use nearfar_trace::hash::PageMap;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -16,13 +16,13 @@ const NO_PAGE: u32 = u32::MAX;
 pub enum Action {
     /// A translation is removed.
     Shootdown { page: u32, number: u64 },
-    /// The next reference to the frame is its first, through the page of this number.
+    /// A new frame. The next reference to it is its first, and is to the page with this number.
     Begin { frame: u32, number: u64, of_file: bool, executable: bool },
     /// A frame is freed.
     Free(u32),
     /// The content of a frame is discarded (`MADV_FREE`).
     Discard(u32),
-    /// A discarded frame is in use again: the next reference writes it, or is the first to a block.
+    /// A discarded frame is in use again: the next reference writes it, or is the first to one of its blocks.
     UndoDiscard(u32),
 }
 
@@ -44,7 +44,7 @@ struct Frame {
     /// Number of pages with this frame.
     pages: u32,
     used: bool,
-    /// Object and byte offset; `None` for private memory.
+    /// Object (file or shared memory) and byte offset in it; `None` for private memory.
     object: Option<(u32, u64)>,
     /// The frame survives its last page.
     stays: bool,
@@ -403,8 +403,8 @@ impl PageTable {
         }
     }
 
-    /// Move blocks by `by` bytes. A page of which all live blocks move gets a new number, if the offset
-    /// in it is kept and no page has that number; other pages keep theirs.
+    /// Move blocks by `by` bytes. A page gets a new number if all its touched blocks move, they keep
+    /// their offsets in the page, and no page has that number. Other pages keep theirs.
     fn move_blocks(&mut self, blocks: &[(u32, u64)], by: u64) {
         let mut moved: FxHashMap<u32, (u32, u64)> = FxHashMap::default();
         let mut order = Vec::new();

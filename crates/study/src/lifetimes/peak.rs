@@ -15,14 +15,14 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// Blocks have 2^`block_shift` bytes. Without `files`, file pages do not count.
+    /// The blocks of [`Change`]s have 2^`block_shift` bytes. Without `files`, file pages do not count.
     pub fn new(block_shift: u32, files: bool) -> Self {
         Self { table: PageTable::new(PAGE, block_shift, None).with_files(files), peak_frames: 0 }
     }
 
     pub fn apply(&mut self, change: &Change) {
         self.table.apply(change);
-        // Not needed here; this empties the list.
+        // This call only empties the table's list of actions.
         self.table.actions();
         self.peak_frames = self.peak_frames.max(self.table.used());
     }
@@ -65,9 +65,9 @@ impl ResidentSet {
         self.blocks.spaces()
     }
 
-    /// Apply a reference to the page `number`, of an address with its address space ([`super::place`]).
-    /// Until the next event, further reads of the page have no effect; returns whether writes have
-    /// none either.
+    /// Apply a reference to the page of this number, which combines the address space and the address as
+    /// [`super::place`] does. Until the next event, further reads of the page have no effect. Returns
+    /// whether further writes have no effect either.
     pub fn reference(&mut self, number: u64, write: bool) -> bool {
         let block = self.blocks.reference(number, write);
         self.apply_changes();

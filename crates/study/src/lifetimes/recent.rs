@@ -1,9 +1,10 @@
-//! A cache of blocks to which further references have no effect.
+//! A cache of blocks (small pages) to which further references have no effect, so that they can be skipped.
 
 const SLOTS: usize = 1 << 12;
 const EMPTY: u64 = u64::MAX;
 
-/// A direct-mapped cache of block numbers; the caller decides what has no effect.
+/// A direct-mapped cache of block numbers. The caller inserts a block once references to it have no effect,
+/// and clears the cache when they may have an effect again.
 pub struct Recent(Vec<u64>);
 
 impl Default for Recent {

@@ -15,7 +15,8 @@ use crate::ranges::Ranges;
 const KERNEL: u64 = 1 << (63 - PAGE);
 /// Pages of an address space; all user addresses are below.
 const PAGES: u64 = 1 << (SPACE_SHIFT - PAGE);
-/// Maximum number of concurrent address spaces: the bits of a [`place`] above the address.
+/// Maximum number of concurrent address spaces: as many as fit in a [`place`], which combines an address
+/// space and an address in one number.
 const MAX_SPACES: u32 = 1 << (63 - SPACE_SHIFT);
 
 /// The initial content of a page.
@@ -54,9 +55,9 @@ impl Backing {
 /// The effect of an event on touched pages of 4 KiB. Ranges are inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The pages end, and stay mapped if `kept`.
+    /// The lifetimes of the pages end. The range stays mapped if `kept`.
     End { space: u32, first: u64, last: u64, kept: bool },
-    /// The pages end, and the content of their object too.
+    /// The lifetimes of the pages end, and the content of their object is removed.
     Remove { space: u32, first: u64, last: u64 },
     /// The pages are discarded until they are written (`MADV_FREE`).
     Free { space: u32, first: u64, last: u64 },
@@ -66,7 +67,7 @@ pub enum Effect {
     Fork { parent: u32, child: u32 },
     /// The pages are now private memory with this advice; `None`: not private memory.
     Area { space: u32, first: u64, last: u64, advice: Option<Advice> },
-    /// Every huge page within these pages is filled (`MADV_COLLAPSE`).
+    /// The kernel makes each aligned 2 MiB of these pages a huge page (`MADV_COLLAPSE`).
     Collapse { space: u32, first: u64, last: u64 },
 }
 
@@ -301,16 +302,16 @@ impl Spaces {
                 }
             },
         };
-        let named = file.1 != 0;
+        let has_inode = file.1 != 0;
         // Files of tmpfs are in memory, not read from storage.
-        let memory = ["/dev/shm/", "/memfd:"].iter().any(|start| event.name.starts_with(start));
+        let in_tmpfs = ["/dev/shm/", "/memfd:"].iter().any(|start| event.name.starts_with(start));
         Backing::Object {
             object,
             start,
             private,
             writable,
-            stays: named,
-            of_file: named && !memory,
+            stays: has_inode,
+            of_file: has_inode && !in_tmpfs,
             executable: event.event != RegionKind::File && event.prot.contains('x'),
         }
     }

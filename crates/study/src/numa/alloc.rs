@@ -19,7 +19,7 @@ pub struct AllocOptions {
     pub from: usize,
     /// Number of cores used.
     pub threads: u64,
-    /// Whether memory mode's cache is full of dirty lines, as after any use of the machine.
+    /// Whether memory mode's DRAM cache is full of dirty lines, as after any use of the machine.
     pub dirty_cache: bool,
     /// Whether a core writes to all interleaved modules at once instead of only the module of its page.
     pub all_modules: bool,

@@ -15,8 +15,8 @@
 //! * the **link** to another socket: the line is loaded for ownership and stored, so the bandwidth is
 //!   that of mixed loads and stores.
 //!
-//! `threads` cores divide the core's time and, without `all_modules`, the medium's time, up to the
-//! number of interleaved modules. They share the link.
+//! `threads` divides the core's time. Without `all_modules` it also divides the medium's time, but at most
+//! by the number of interleaved modules. The cores share the link.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::machine::remedy;
@@ -53,8 +53,8 @@ impl PageTime {
     }
 }
 
-/// The time in which the cores of `options` clear a page of `memory`, which holds `share` (0 to 1) of
-/// consecutive pages.
+/// The time in which the cores of `options` clear a page of `memory`. The memory holds `share` (0 to 1)
+/// of the pages: less than 1 if they are interleaved with other memories.
 ///
 /// # Errors
 /// An input error when the machine file lacks `cost.page_allocation`.

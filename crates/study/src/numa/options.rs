@@ -86,7 +86,7 @@ nearfar_schema::options! {
 }
 
 nearfar_schema::options! {
-    /// The options of a pair as they are written.
+    /// The options of `numa pair`, two VMs that share a DRAM cache, as they are written.
     pub struct PairRequest {
         /// Machine name or file.
         machine: MachineName = MACHINE,

@@ -1,9 +1,9 @@
 //! Two virtual machines in memory mode: their slowdown by conflicts in the direct-mapped cache, for
 //! given overlaps of their contiguous pages in the cache, and for shuffled pages.
 //!
-//! The guests take turns after each access. A guest is a size, whose lines it loads uniformly at
-//! random, or a trace. Sizes are simulated on a cache scaled down to [`FRAMES`] pages: hit rates
-//! depend only on the ratio of working set to cache.
+//! The guests take turns after each access. A guest loads lines of its memory uniformly at random, or
+//! replays a trace. Without traces, memory and cache are scaled so that the cache has [`FRAMES`] pages:
+//! hit rates depend only on the ratio of working set to cache.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ const PROGRESS_STEP: u64 = 1 << 20;
 /// Lines per page.
 const LINES: u64 = PAGE / LINE;
 
-/// Called periodically with a number of accesses.
+/// Called periodically with the number of accesses per guest so far; it restarts from 0 several times.
 type OnProgress<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
 /// The accesses of a virtual machine.
@@ -121,7 +121,7 @@ impl Prepared {
         Ok(Self { pages: known.len() as u64, lines: Some(lines) })
     }
 
-    /// Accesses of one round: every line once, or the whole trace.
+    /// Accesses of one round: as many as the guest has lines, or the whole trace.
     fn round(&self) -> u64 {
         self.lines.as_ref().map_or(self.pages * LINES, |lines| lines.len() as u64)
     }

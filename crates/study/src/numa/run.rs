@@ -1,11 +1,11 @@
 //! Average latency and bandwidth of a program under a placement mode, and the shares of its memory
 //! accesses on DRAM and on other memory, local and remote.
 //!
-//! A stream is counted in closed form ([`closed_form`] in memory mode), a trace access by access,
-//! after the CPU caches of the machine and, in memory mode, through the simulated cache. The time
-//! is that of the slowest of: cores (each access takes one latency; as many are in flight as all threads
-//! have fill buffers), each medium (bytes read and written at its bandwidth), and the links
-//! between sockets. A page is cleared into memory mode's cache when it is first touched.
+//! A stream is counted in closed form ([`closed_form`] in memory mode, where DRAM caches other memory), a
+//! trace access by access, after the CPU caches of the machine and, in memory mode, through the simulated
+//! DRAM cache. The time is that of the slowest of: cores (each access takes one latency; as many are in
+//! flight as all threads have fill buffers), each medium (bytes read and written at its bandwidth), and the
+//! links between sockets. At the first touch of a page, the stores that clear it go through the DRAM cache.
 
 use nearfar_hardware::Topology;
 use nearfar_hardware::cache::{Filter, Geometry};
@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::alloc::{AllocOptions, check};
 
-/// References in closed form, to every line of `bytes` equally often.
+/// Generated references, to every line of `bytes` equally often.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream {
     /// Bytes of the working set.
@@ -203,7 +203,7 @@ struct Walk<'a> {
     placement: &'a Placement,
     /// Pages of each memory.
     frames: &'a [u64],
-    /// The group whose memories take turns by page number; `None` for other modes.
+    /// The group that is interleaved by page number; `None` if the mode places by first touch.
     turns: Option<&'a Group>,
     /// Memory and frame of each touched page, by page number.
     pages: FxHashMap<u64, (u32, u64)>,
@@ -334,7 +334,7 @@ fn finish_row(
     let (mut link_ns, mut crossing) = (0.0f64, [0.0f64; 2]);
     for (memory, counts) in memories.iter().zip(uses) {
         let node = &topology.nodes[memory.backing];
-        let far = topology.view(options.from, memory.backing);
+        let back = topology.view(options.from, memory.backing);
         let remote = !topology.same_socket(memory.backing, options.from);
         let (mut sum, mut bytes) = (0.0, [0.0; 2]);
         for write in [false, true] {
@@ -355,7 +355,7 @@ fn finish_row(
                     match memory.cache {
                         None => {
                             add(memory.backing, write, 1);
-                            latency += count * time(far);
+                            latency += count * time(back);
                         }
                         Some(front) => {
                             let traffic = outcome.traffic(write);
@@ -367,7 +367,7 @@ fn finish_row(
                             cached += count;
                             hits += if hit { count } else { 0.0 };
                             latency += count * time(topology.view(options.from, front));
-                            latency += if hit { 0.0 } else { count * time(far) };
+                            latency += if hit { 0.0 } else { count * time(back) };
                         }
                     }
                 }
@@ -381,7 +381,7 @@ fn finish_row(
             (false, true) => &mut row.remote_far_share,
         } += sum;
         if remote && sum > 0.0 {
-            let seen = memory.cache.map_or(far, |front| topology.view(options.from, front));
+            let seen = memory.cache.map_or(back, |front| topology.view(options.from, front));
             let at = |write| seen.bandwidth(Pattern { write, random: false });
             let apart = bytes[0] / at(false) + bytes[1] / at(true);
             let mixed = seen.mixed.filter(|_| bytes[0] > 0.0 && bytes[1] > 0.0);

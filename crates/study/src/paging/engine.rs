@@ -1,4 +1,4 @@
-//! The interface between a page size and its memories: windows of pages in, counts out.
+//! The interface to simulate several memory sizes at one page size: windows of pages in, counts out.
 
 use super::window::{Chunk, MAX_BLOCKS};
 

@@ -57,7 +57,7 @@ pub struct Counts {
     pub faults: u64,
     /// Faults on pages never touched before, which no memory size can avoid.
     pub first_touches: u64,
-    /// Faults that zero-fill or copy a page; without lifetimes all memory counts as private.
+    /// Faults that zero-fill or copy a page; without [`crate::lifetimes`], all memory counts as private.
     /// `zero_fills`, `file_reads`, `swap_ins` and `file_rereads` add up to `faults`.
     pub zero_fills: u64,
     /// Faults that read a file page for the first time.
@@ -70,9 +70,9 @@ pub struct Counts {
     pub given: u64,
     /// Time of the `given` faults, in picoseconds.
     pub given_ps: u64,
-    /// Time of page walks before overlap, in picoseconds.
+    /// Time of page walks in picoseconds, as if no two waits overlapped.
     pub walk_ps: u64,
-    /// Time of the second TLB level before overlap, in picoseconds.
+    /// Time of the second TLB level in picoseconds, as if no two waits overlapped.
     pub tlb_ps: u64,
 }
 
@@ -129,7 +129,7 @@ pub struct Site {
 /// Misses and faults of one page size and memory size, by place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explained {
-    /// Whether pages had lifetimes.
+    /// Whether pages ended with the trace's events ([`crate::lifetimes`]).
     pub lifetimes: bool,
     /// Sum over all places.
     pub total: Counts,
@@ -159,6 +159,7 @@ pub fn explain(
 ) -> Result<Explained> {
     let page_bytes = options.page_sizes[0];
     let (lives, (mut pages, mut simulation)) = start(reader, options, on_progress)?;
+    // A block is the unit of lifetimes: a page, or 4 KiB of it. Without lifetimes, it is a page.
     let block_shift = pages.block_shift();
     let mut tally = Tally::new(reader, page_bytes.trailing_zeros())?;
     let mut batches = reader.batches(Columns { thread: true, ..Columns::PAGING });
@@ -170,6 +171,7 @@ pub fn explain(
             pages.events(at, &mut simulation);
             tally.record(at, thread);
             at += 1;
+            // With lifetimes, the address is combined with the number of its address space.
             let placed = pages.place(thread, addr);
             if KindSet::FETCHES.has(kind) {
                 tally.fetch(thread, addr);

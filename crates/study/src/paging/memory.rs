@@ -1,4 +1,5 @@
-//! Many memory sizes at one page size, window by window, for policies that run at faults only.
+//! Many memory sizes at one page size, for policies that run at faults only. References come in windows of
+//! at most 64 distinct blocks (pages or parts of pages), which have local numbers ([`View`]).
 
 use nearfar_hardware::table::{grow, prefetch};
 use nearfar_kernel::replacement::{AccessBits, Replacement, Setup, Shared};
@@ -45,9 +46,10 @@ impl State {
 /// Up to [`SIZES`] memories under a fault-driven policy.
 ///
 /// A memory in which every page of a window ([`View`]) is resident cannot fault: its pages are only marked as
-/// referenced. The other memories, which are `busy`, replay the window segment by segment. Between
-/// faults, only pages without the mark (`unmarked`) and clean pages that are written (`clean`)
-/// change. A segment is replayed reference by reference only if one of these is not resident.
+/// referenced. The other memories, which are `busy`, replay the window segment by segment; a segment begins
+/// with the first reference to a block. Between faults, only pages without the mark (`unmarked`) and clean
+/// pages that are written (`clean`) change. A segment is replayed reference by reference only if it
+/// references one of these that is not resident.
 pub struct Memories<P: Replacement> {
     /// Bit mask of all memories.
     all: u16,
@@ -171,7 +173,7 @@ impl<P: Replacement> Memories<P> {
             }
             self.states[page as usize].set(PRESENT, bit);
         }
-        // A first load misses in all memories; `load` ignores repeated ones.
+        // A page's first load misses in all memories; `load` ignores later ones.
         if everywhere {
             self.shared.load(page);
         }
@@ -330,9 +332,9 @@ impl<P: Replacement> Engine for Memories<P> {
 fn set_bits(mut mask: u64) -> impl Iterator<Item = u8> {
     std::iter::from_fn(move || {
         (mask != 0).then(|| {
-            let place = mask.trailing_zeros() as u8;
+            let bit = mask.trailing_zeros() as u8;
             mask &= mask - 1;
-            place
+            bit
         })
     })
 }

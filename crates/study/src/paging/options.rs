@@ -78,7 +78,8 @@ nearfar_schema::options! {
         statistics_every: Count = STATISTICS_EVERY,
         /// Machine name or file; comma-separated machines are compared as whole hosts.
         machine: Option<MachineNames> = none("here, if this machine was measured, else nvme"),
-        /// Storage devices to compare: the machine's; with one --machine, also those of built-in machines.
+        /// Names of storage devices to compare: of the machine or, with a single --machine, of built-in
+        /// machines.
         #[metavar = "NAMES"]
         storage: Option<List<String>> = none("all"),
         /// Kinds of references to include.
@@ -109,8 +110,8 @@ nearfar_schema::options! {
 }
 
 impl Request {
-    /// The requested view. By default the machine's, if its file describes the processor and no
-    /// option requires the papers' view.
+    /// The requested view. By default [`View::Machine`], if the machine's file describes the processor
+    /// and no option requires [`View::Paper`].
     pub fn view_on(&self, machine: &Machine) -> View {
         let supports_machine_view = || {
             self.tlb.to_string() == TLB
@@ -134,8 +135,8 @@ impl Request {
 pub struct Options {
     /// Page sizes, bytes: powers of two, ascending, each once.
     pub page_sizes: Vec<u64>,
-    /// Smallest page size of the study, even if `page_sizes` is a subset; with lifetimes, it determines
-    /// the block size.
+    /// Smallest page size of the study, even if `page_sizes` is a subset. The unit of lifetimes has this
+    /// size, but at most 4 KiB.
     pub finest: u64,
     pub memory: Vec<MemorySize>,
     /// Memories with fewer frames are not simulated.
@@ -328,15 +329,15 @@ impl Options {
         ))
     }
 
-    /// The setup of a memory. Without lifetimes all pages are anonymous, so swappiness is at its
-    /// maximum.
+    /// The parameters of a simulated memory. Without lifetimes (`lives`) all pages are anonymous, so
+    /// swappiness is at its maximum.
     pub fn setup(&self, frames: u64, page_bytes: u64, lives: bool) -> Setup {
         let swappiness = if lives { self.swappiness } else { MAX_SWAPPINESS };
         let statistics_every = self.statistics_every;
         Setup { frames, page_bytes, swappiness, statistics_every, share: 1.0 }
     }
 
-    /// The memories to simulate at a page size, given as bytes and fractions.
+    /// The memories to simulate at a page size. `sizes`: the result of [`Options::memory_bytes`].
     pub fn memories(&self, page_bytes: u64, sizes: &[(u64, Option<f64>)]) -> Vec<Memory> {
         let memory = |&(bytes, fraction)| Memory { bytes, fraction, frames: bytes / page_bytes };
         sizes.iter().map(memory).filter(|memory| memory.frames >= self.min_frames).collect()
@@ -349,7 +350,7 @@ impl Options {
         &self.page_sizes[..count]
     }
 
-    /// The cells that are not simulated, by page size.
+    /// The pairs of page size and memory size that are not simulated, by page size.
     pub fn too_few_frames(&self, sizes: &[(u64, Option<f64>)]) -> Vec<TooFewFrames> {
         let cells = self.page_sizes.iter().flat_map(|&page_bytes| {
             let few = sizes.iter().filter(move |(bytes, _)| bytes / page_bytes < self.min_frames);

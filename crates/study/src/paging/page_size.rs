@@ -1,4 +1,6 @@
-//! One page size: converts windows of blocks to windows of pages for its TLB and its memories.
+//! One page size: converts windows of blocks to windows of pages for its TLB and its memories. A block has
+//! the study's smallest page size. A window is a run of references to at most 64 distinct blocks, which
+//! have local numbers in order of first reference (`window.rs`).
 
 use std::ops::Range;
 
@@ -29,9 +31,9 @@ pub struct Job {
     pub tlb: Option<TlbSpec>,
     /// The pages to simulate; `None` for all.
     pub sample: Option<Sample>,
-    /// Pages have lifetimes.
+    /// Pages have lifetimes: events of the trace free them.
     pub lives: bool,
-    /// With lifetimes: file pages take frames.
+    /// With lifetimes: simulate file pages too.
     pub files: bool,
     pub engines: Vec<Box<dyn Engine>>,
     /// [`Options::prefetch_pages`](super::options::Options::prefetch_pages).
@@ -379,7 +381,7 @@ fn translate(
                 }
             }
             // Release pages in the order of their last references: the last ones to any of their blocks.
-            // Without branches: a page that is in `order` already is overwritten.
+            // Without branches: if the page was released already, the next iteration overwrites this entry.
             let (mut released, count) = (0u64, view.pages.len());
             let last = &view.chunk.last[view.first..view.first + count];
             let mut order = [0u32; MAX_BLOCKS + 1];

@@ -44,7 +44,7 @@ struct Engines(Vec<Setup>);
 impl Visitor for Engines {
     type Output = Vec<Box<dyn Engine>>;
 
-    /// Engines of policies without a stack distance, each for up to [`SIZES`] memory sizes.
+    /// Engines of policies that see only faults, each for up to [`SIZES`] memory sizes.
     fn faults<P: Replacement>(self) -> Self::Output {
         let engine = |memories: &[_]| Box::new(Memories::<P>::new(memories)) as Box<dyn Engine>;
         self.0.chunks(SIZES).map(engine).collect()
@@ -114,7 +114,7 @@ pub fn simulate(
         return Ok(Simulated { left_out, ..simulated });
     }
     if lifetimes && options.has_fractions() {
-        // If one pass suffices, keep its chunks from the pass for the peak, unless they are too large.
+        // If one pass suffices, read the trace once: find the peak and cache the chunks, unless too large.
         if let [all] = passes(&study, &options.page_sizes, records)[..] {
             let source = study.source(all)?;
             let block_shift = source.block_shift;
@@ -154,7 +154,7 @@ struct Study<'a> {
     pool: ThreadPool,
 }
 
-/// Estimated bytes per block while the trace is cut into windows: its id and its last number in a window.
+/// Estimated bytes per block while the trace is cut into windows: its id and its index in its last window.
 const BLOCK_BYTES: u64 = 40;
 /// Bytes per page of a size larger than the blocks: id, state, TLB slot.
 const PAGE_BYTES: u64 = 60;
@@ -168,7 +168,7 @@ const LIFE_BYTES: u64 = 120;
 fn passes<'a>(study: &Study<'a>, page_sizes: &'a [u64], records: u64) -> Vec<&'a [u64]> {
     let Study { options, footprint_bytes: footprint, .. } = *study;
     let memory = options.memory_bytes(study.whole_bytes);
-    // Upper bound: one page per 4 KiB (or smaller page) of the footprint, and two per record.
+    // The smaller of: one page per 4 KiB (or smaller page) of the footprint, two pages per record.
     let pages = |page: u64| (footprint / page.min(4096)).min(records.saturating_mul(2));
     let cost = |page: u64, block: u64| {
         let pages = pages(page);
@@ -179,7 +179,7 @@ fn passes<'a>(study: &Study<'a>, page_sizes: &'a [u64], records: u64) -> Vec<&'a
             false if page == block => IDENTITY_BYTES,
             false => PAGE_BYTES,
         };
-        // And the page of each frame.
+        // Every memory also stores the page of each frame.
         pages.saturating_mul(each).saturating_add(frames.sum::<u64>().saturating_mul(4))
     };
     let mut passes = Vec::new();
@@ -253,7 +253,7 @@ impl<'a> Study<'a> {
         if frames.is_empty() {
             return None;
         }
-        // TLB misses of a sample are estimated from its bursts.
+        // A sample simulates the TLB only in its bursts (`sample/bursts.rs`).
         let is_whole = self.reader.info().source.sample.is_none();
         let job = PageSize::new(Job {
             tlb: is_whole.then_some(self.options.tlb),

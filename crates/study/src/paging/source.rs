@@ -1,4 +1,4 @@
-//! The trace as chunks of windows.
+//! The trace as chunks of windows: runs of records with few distinct blocks (`window.rs`).
 
 use nearfar_trace::column::GroupReader;
 use nearfar_trace::reader::{Batches, Groups};
@@ -13,14 +13,14 @@ use crate::lifetimes::{self, Blocks, Events, Next, Peak};
 const CHUNK: u64 = 1 << 20;
 /// Maximum bytes of windows in [`cached_chunks`], whatever `--max-memory` allows.
 const MAX_CACHED: u64 = 1 << 29;
-/// Part of the trace (1/16) from which the size of all windows is extrapolated.
+/// After 1/`TRIAL_PARTS` of the trace, the size of all windows is extrapolated.
 const TRIAL_PARTS: u64 = 16;
 
 pub struct Source {
     groups: Groups,
     group: Option<GroupReader>,
     windower: Windower,
-    /// Empty without lifetimes.
+    /// Events that map and free pages; empty without lifetimes.
     events: Events,
     batch: Batch,
     /// log2 of the block size.
@@ -28,7 +28,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The whole trace, for `page_sizes` of the study, ascending. `lives`: with lifetimes.
+    /// A stream of the whole trace, for `page_sizes` in ascending order. With `lives`, events free pages.
     pub fn new(
         reader: &Reader,
         options: &Options,
@@ -37,7 +37,7 @@ impl Source {
     ) -> Result<Self> {
         let [smallest, largest] = [page_sizes.first(), page_sizes.last()]
             .map(|size| size.map_or(0, |s| s.trailing_zeros()));
-        // The unit of lifetimes does not depend on the selection of `page_sizes`.
+        // With lifetimes, blocks have the same size for every selection of `page_sizes`.
         let finest = options.finest.trailing_zeros();
         let block_shift = if lives { finest.min(lifetimes::PAGE) } else { smallest };
         let first = options.tlb.first;

@@ -1,4 +1,5 @@
-//! Exact LRU at all memory sizes, by stack distance. Unlike other policies, LRU needs every reference.
+//! Exact LRU at all memory sizes, by stack distance. Other policies can take most pages once per window (a
+//! run of records, `window.rs`); LRU needs every reference.
 
 use nearfar_kernel::replacement::Setup;
 use nearfar_kernel::replacement::stack::StackDistance;
@@ -11,13 +12,13 @@ pub struct Stack {
     stack: StackDistance,
     frames: Vec<u64>,
     pages: Vec<State>,
-    /// Distances of references to discarded pages.
+    /// Stack distances of references to discarded pages.
     void: Vec<u64>,
     /// Some page was discarded.
     discarded: bool,
 }
 
-/// Whether a page is discarded.
+/// Whether the content of a page was discarded (`MADV_FREE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]

@@ -22,21 +22,21 @@ struct Host {
     times: AccessTimes,
     storages: Vec<Storage>,
     processor: Option<Processor>,
-    /// `None` without lifetimes. An error is returned only if the trace has events.
+    /// `None` with `--lifetimes off`. An error counts only if the trace records mappings ([`lifetimes`]).
     faults: Option<Result<FaultTimes>>,
 }
 
 /// A study, with its options checked.
 pub struct Study {
-    /// The options as given, with the view resolved.
+    /// The options as given, with the default of `--view` (how times are computed) resolved.
     pub request: Request,
     pub options: Options,
     hosts: Vec<Host>,
 }
 
 impl Study {
-    /// Check a request for these machines and `trace`. The default is the papers' view if the trace is a
-    /// sample, for which the machine's view has only lower bounds of times ([`machine::times`]).
+    /// Check a request for these machines and `trace`. The default view of a sample is [`View::Paper`],
+    /// because [`View::Machine`] has only lower bounds of its times ([`machine::times`]).
     ///
     /// # Errors
     /// As [`Study::new`].
@@ -116,16 +116,16 @@ impl Study {
         let simulated = &simulated;
         let mut page_sizes: Vec<u64> = simulated.cells.iter().map(|cell| cell.page_bytes).collect();
         page_sizes.dedup();
-        let sizes = Options { page_sizes, ..options.clone() };
+        let restricted = Options { page_sizes, ..options.clone() };
         let mut all_rows = Vec::new();
         for (host, faults) in hosts.iter().zip(fault_times) {
             let times = host
                 .processor
                 .as_ref()
-                .filter(|_| !sizes.page_sizes.is_empty())
+                .filter(|_| !restricted.page_sizes.is_empty())
                 .map(|processor| {
                     let host = (processor, &*host.storages);
-                    machine::times(&reader, &sizes, host, simulated.lifetimes, on_progress)
+                    machine::times(&reader, &restricted, host, simulated.lifetimes, on_progress)
                 })
                 .transpose()?;
             all_rows.extend(rows(
@@ -180,10 +180,10 @@ fn storages(machine: &Machine, request: &Request, single: bool) -> Result<Vec<St
     Ok(storages)
 }
 
-/// Refuse `--nested` for the trace of a virtual machine.
+/// Refuse `--nested` (the host's page size) for the trace of a virtual machine.
 ///
 /// # Errors
-/// If it is given for such a trace, for which the study's page sizes are the host's.
+/// If `nested` is given for such a trace: there, the study's page sizes are the host's.
 pub fn check_nested(reader: &Reader, nested: Option<Bytes>) -> Result<()> {
     if nested.is_none() || reader.info().source.vm_memory_bytes == 0 {
         return Ok(());

@@ -122,19 +122,20 @@ pub struct Prices<'a> {
     pub name: &'a str,
     /// Times of a reference.
     pub times: AccessTimes,
-    /// The kernel's time of a fault; required with lifetimes.
+    /// The kernel's time of a fault; required if pages have lifetimes (freed memory is modelled).
     pub faults: Option<FaultTimes>,
     pub storages: &'a [Storage],
     /// Charge a write for each dirty eviction.
     pub write_back: bool,
     /// Files are in the page cache when the program starts.
     pub warm: bool,
-    /// Processor time of each page size, for `--view machine`.
+    /// Times of each page size with unlimited memory, for `--view machine`.
     pub machine: Option<&'a [Time]>,
 }
 
-/// Repeated reads in the machine's view: their number, that of files, and the bytes per read. These are
-/// the study's smallest page size, because Linux reads swap and files in 4 KiB pages.
+/// For `--view machine`: the number of reads of pages that were in memory before, how many of these read
+/// files, and the bytes per read. All three are for the study's smallest page size, because Linux reads
+/// swap and files in 4 KiB pages.
 fn repeated_reads(simulated: &Simulated, cell: &Cell) -> (u64, u64, u64) {
     let same_memory = simulated.cells.iter().filter(|other| {
         other.memory_bytes == cell.memory_bytes && other.memory_fraction == cell.memory_fraction
@@ -145,7 +146,7 @@ fn repeated_reads(simulated: &Simulated, cell: &Cell) -> (u64, u64, u64) {
     (reads, files, smallest.page_bytes)
 }
 
-/// Components of the time in the machine's view, ns per reference.
+/// Components of the time with `--view machine`, ns per reference.
 #[derive(Clone, Copy)]
 struct Spent {
     cpu_ns: f64,
@@ -158,13 +159,13 @@ struct Spent {
     start_ns: f64,
 }
 
-/// The rows of a study: each cell on each storage.
+/// The rows of a study: each [`Cell`] (page size x memory size) on each storage device.
 ///
 /// T_A and T_D are those of [`AccessTimes`].
 ///
-/// With lifetimes, the cost of a fault depends on its kind: the kernel's time, plus clearing the
-/// page for zero-fills, plus t_IO(p) for files and swap. If files start in the page cache, their
-/// first references cost the kernel's time and do not count as faults.
+/// If pages have lifetimes, the cost of a fault depends on its kind: the kernel's time, plus clearing the
+/// page for zero-fills, plus the read of a page from storage, t_IO(p), for files and swap. If files start
+/// in the page cache, their first references cost the kernel's time and do not count as faults.
 ///
 /// With `prices.machine`, T_A is the time of TLBs and walks, T_D all other time
 /// ([`super::machine`]).
@@ -195,7 +196,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
     let mut rows = Vec::with_capacity(simulated.cells.len() * storages.len());
     for cell in &simulated.cells {
         let time = machine.and_then(|times| times.iter().find(|t| t.page_bytes == cell.page_bytes));
-        // The machine's view compares page sizes, so all have the same number of references.
+        // `--view machine` compares page sizes, so all have the same number of references.
         let references = if time.is_some() { simulated.records } else { cell.references };
         let per_reference = |count: u64| count as f64 / references as f64;
         let tlb_miss_rate = per_reference(cell.tlb_misses);
@@ -224,7 +225,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
         // Share of file pages among repeated faults.
         let repeat_faults = kinds.swap_ins + kinds.file_rereads;
         let file_share = kinds.file_rereads as f64 / repeat_faults.max(1) as f64;
-        for (place, storage) in storages.iter().enumerate() {
+        for (index, storage) in storages.iter().enumerate() {
             let disk = storage.files();
             let io_ns = storage.io_ns(cell.page_bytes);
             // Extra time of a file read over a read from swap.
@@ -257,7 +258,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
                 let (mut first_ns, mut wait_ns) = (0.0, 0.0);
                 if !warm {
                     first_ns = ns(time.file_requests as f64 * time.map_ns);
-                    wait_ns = ns(time.file_ns[place]);
+                    wait_ns = ns(time.file_ns[index]);
                 }
                 Spent {
                     cpu_ns: ns(time.cpu_ns),
@@ -283,7 +284,7 @@ pub fn rows(simulated: &Simulated, prices: Prices<'_>) -> Result<Vec<Row>> {
             // Marginal times of a fault and of a walk.
             let read_ns =
                 |map_ns, bytes| map_ns + storage.io_ns(bytes) + file_share * file_extra_ns(bytes);
-            // The machine's view has no interval of walks.
+            // With `--view machine`, page walks have no interval.
             let (one_fault_ns, one_walk_ns) = match (time, kernel) {
                 (Some(time), _) => (read_ns(time.map_ns, repeat_bytes), 0.0),
                 (None, Some(kernel)) => (read_ns(kernel.fault_ns, cell.page_bytes), times.dram_ns),

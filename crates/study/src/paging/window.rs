@@ -2,10 +2,10 @@
 //! instead of once per reference.
 //!
 //! Blocks have the smallest page size of the study. A window lists its blocks in order of first
-//! reference. Segment j of a window begins with the first reference to block j and ends before that to
-//! block j + 1. One 64-bit mask marks the blocks referenced in the segment after its first reference,
-//! another the blocks written. The references are stored too, one byte each, for the few segments in
-//! which their order matters.
+//! reference; the index in this list is a block's local number. Segment j of a window begins with the
+//! first reference to block j and ends before that to block j + 1. One 64-bit mask marks the blocks
+//! referenced in the segment after its first reference, another the blocks written. The references are
+//! stored too, one byte each, for the few segments in which their order matters.
 //!
 //! This is exact: only a fault evicts pages or clears accessed bits, and the LRU order at the end of
 //! a window is the order of last references (see `clock.rs` and `nearfar_hardware::tlb::FullLru`).
@@ -23,7 +23,7 @@ use crate::lifetimes::{Blocks, Change};
 pub const MAX_BLOCKS: usize = 64;
 /// Flag in the byte of a reference: a write.
 pub const WRITE: u8 = 0x80;
-/// The local number in the byte of a reference.
+/// Mask of the local number in the byte of a reference.
 pub const LOCAL: u8 = MAX_BLOCKS as u8 - 1;
 /// log2 of the slots of [`Windower::tags`].
 const SLOT_BITS: u32 = 9;
@@ -35,8 +35,8 @@ const _: () = assert!(MIN_PAGE >> LOCAL_BITS > 0);
 /// Sentinel: no previous reference in this window.
 const NO_REF: u8 = u8::MAX;
 
-/// A sequence of whole windows, flattened. Index `j` below counts the distinct blocks of all
-/// windows.
+/// A sequence of whole windows, flattened. Index `j` below counts the entries of all windows' block
+/// lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
     /// First `j` of each window, and the end.
@@ -55,9 +55,10 @@ pub struct Chunk {
     /// Local number of each reference, with [`WRITE`]. Consecutive repeats are stored once.
     pub refs: Vec<u8>,
     /// Block numbers (address >> block shift) of the ids assigned in this chunk, in order; empty
-    /// with lifetimes.
+    /// with lifetimes, where `changes` has them.
     pub new_blocks: Vec<u64>,
-    /// Changes of blocks, each with the window before which it happens.
+    /// With lifetimes: births, ends and other changes of blocks, each with the window before which
+    /// it happens.
     pub changes: Vec<(u32, Change)>,
     /// References beyond one per record, for records that cross page borders, by log2 of the page
     /// size.
@@ -123,7 +124,7 @@ pub struct Windower {
 /// Blocks with lifetimes.
 struct Lives {
     blocks: Blocks,
-    /// Like [`Windower::tags`], for blocks whose next write must be reported.
+    /// Like [`Windower::tags`], for blocks whose next write is a change ([`Blocks::watched`]).
     watched: [u64; SLOTS],
     /// Whether `watched` has any tag.
     tagged: bool,
@@ -305,7 +306,7 @@ impl Windower {
         None
     }
 
-    /// The id of a block with a lifetime, and whether its next write must be reported. Ends the
+    /// The id of a block with a lifetime, and whether its next write is a change. Ends the
     /// window if this reference may change the frame of a page.
     fn look_up_life(
         &mut self,

@@ -8,7 +8,7 @@ use super::faults::Faults;
 use super::histogram::Histogram;
 use super::scheduler::Scheduler;
 
-/// `counts`: events of the run. `read`: references read from the trace.
+/// Complete the row of a run from `counts`, its events. `read`: references read from the trace.
 ///
 /// # Panics
 /// If the counts are inconsistent.

@@ -1,4 +1,4 @@
-//! The result of one cell of the study.
+//! The result of one cell of the `ssd` study: one policy with one size of DRAM.
 
 use nearfar_hardware::flash::Conditioned;
 use serde::Serialize;
@@ -57,9 +57,9 @@ nearfar_schema::columns! {
         predicted_us_mean: f64 ["us"] as "predicted",
         /// Mean of the actual service times.
         actual_us_mean: f64 ["us"] as "actual",
-        /// Mean of actual less predicted service time, which is never negative.
+        /// Mean of the actual minus the predicted service time; the difference is never negative.
         prediction_error_us_mean: f64 ["us"] as "mean error",
-        /// Largest difference of actual less predicted service time.
+        /// Largest actual minus predicted service time.
         prediction_error_us_max: f64 ["us"] as "largest error",
         /// Pages read from flash, for the host and by garbage collection.
         flash_reads: u64 ["pages"] as "reads",

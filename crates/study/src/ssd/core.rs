@@ -19,7 +19,7 @@ pub struct Core {
     pub time: u64,
     /// Picoseconds of execution not yet in `time`.
     ps: u64,
-    /// Nanoseconds of accesses to the device that wait for the bus, not yet in `time`.
+    /// Nanoseconds of accesses to the device that wait for the bus ([`super::Bus`]), not yet in `time`.
     pub pending_ns: u64,
     pub thread: Option<u32>,
     /// The page of the device that the core waits for.
@@ -149,7 +149,7 @@ impl Core {
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waits {
-    /// References, which the window does not admit yet; at the end of the trace there are none.
+    /// References: the window ([`super::feed`]) admits no more yet, or the trace has ended.
     #[default]
     References,
     /// A core, a timer or the disk; the thread is in the run queue.

@@ -1,4 +1,4 @@
-//! The disk, with read-ahead, for pages that are not on the device.
+//! The disk from which the kernel reads pages of files at their first use, with read-ahead.
 
 use std::collections::VecDeque;
 

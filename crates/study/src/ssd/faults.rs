@@ -1,5 +1,5 @@
-//! Handles TLB misses: the page is in memory, or an ordinary page fault loads it, or an embedded page
-//! fault makes the core stall or the thread sleep.
+//! Handles TLB misses. The first touch of a page is an ordinary page fault. While the device loads the page
+//! into its DRAM, a reference is an *embedded page fault*: the core stalls or the thread sleeps.
 
 use nearfar_hardware::umd::{Content, Umd};
 use nearfar_kernel::epf::{Epf, Fault};
@@ -116,7 +116,7 @@ impl<'a> Faults<'a> {
             if scheduler.stall_if_bus_held(core) {
                 return Ok(());
             }
-            // The page is still arriving: the fault predicts the remaining service time.
+            // The page is still arriving: predict the remaining service time.
             let retry = if scheduler.threads[at.thread].slept_for == Some(page) {
                 counts.overruns += 1;
                 Retry::Early

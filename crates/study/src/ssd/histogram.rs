@@ -40,7 +40,7 @@ fn bin_of(ns: u64) -> usize {
 fn lowest(bin: usize) -> u64 {
     match bin as u32 / BINS_PER_DOUBLING {
         0 | 1 => bin as u64,
-        octave => u64::from(BINS_PER_DOUBLING + bin as u32 % BINS_PER_DOUBLING) << (octave - 1),
+        group => u64::from(BINS_PER_DOUBLING + bin as u32 % BINS_PER_DOUBLING) << (group - 1),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The host: replays a trace through the scheduler, the fast path and fault handling.
+//! The host: replays a trace through the scheduler, the fast path (for TLB hits) and fault handling.
 
 use nearfar_hardware::flash::Conditioned;
 use nearfar_hardware::umd::Umd;
@@ -103,7 +103,8 @@ impl<'a> Run<'a> {
                         return Ok(());
                     }
                 }
-                // Only walk, which advances the clock: other cores may come before the miss is handled.
+                // For now, only walk the page table. That advances this core's clock, so other cores may
+                // run before the miss is handled.
                 Event::Miss(miss) if !thread.walked => {
                     let page = self.faults.number(miss.page);
                     // The TLB has the page, but the fast path's table of recent pages does not.
@@ -161,6 +162,7 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Read the trace until [`Replay::window`] instructions are in flight, or to its end.
     fn fill_window(
         &mut self,
         source: &mut Source<'_>,

@@ -1,5 +1,6 @@
 //! The `ssd` study, after the UMD paper: a program on a machine whose memory is a DRAM-interface SSD (UMD),
-//! under each policy for embedded page faults and each size of the device's DRAM.
+//! under each policy for embedded page faults (accesses to pages that are only in the device's flash) and
+//! each size of the device's DRAM.
 //!
 //! A discrete-event simulation in whole nanoseconds. A reference looks up a TLB; on a miss, it walks
 //! the page table and the device's mapping table, and the device loads the page into its DRAM if it is not

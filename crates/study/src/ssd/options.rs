@@ -19,7 +19,8 @@ pub const READ_AHEAD_BYTES: u64 = 128 << 10;
 /// Largest number of cells in one study.
 pub const MAX_CELLS: usize = 4096;
 
-/// One cell: a policy and a size of the device's DRAM.
+/// One cell: a policy for embedded page faults (faults while the device moves a page from its flash to its
+/// DRAM) and a size of the device's DRAM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// The policy as it was written.
@@ -253,7 +254,8 @@ nearfar_schema::options! {
         atomic: Atomic = "kernel",
         /// Whether the flash holds a page before its first reference.
         first_touch: FirstTouch = "new",
-        /// State of a page from a file: a page that is first executed, or first read by the kernel.
+        /// State of a page of file data when it is loaded: of a page that is first executed, or first read by
+        /// the kernel.
         file_data: FileData = "dirty",
         /// Where a page walk reads the device's mapping table.
         l2p: L2p = "cached",

@@ -1,4 +1,4 @@
-//! Simulates every cell of a study.
+//! Simulates every cell of an SSD study. A cell is a policy for embedded page faults (EPF) and a DRAM size.
 
 use nearfar_hardware::Machine;
 use nearfar_hardware::umd::Umd;
@@ -11,7 +11,7 @@ use super::cell::{Cell, Detail};
 use super::host::Run;
 use super::options::{Options, Setting};
 
-/// Simulate every cell of `options`. Returns them in the same order. Each cell reads the trace.
+/// Simulate every cell of `options`. Returns the cells in the same order. Each reads the trace separately.
 ///
 /// `on_progress` is called periodically with the references read so far in all cells; its error
 /// ends the run.

@@ -11,7 +11,7 @@ pub enum State {
     Run = 0,
     /// Holds the core and waits for the device.
     Stall = 1,
-    /// Sleeps for an embedded page fault.
+    /// Sleeps for an embedded page fault: the device moves a page from its flash to its DRAM.
     Sleep = 2,
     /// Waits for the disk.
     Disk = 3,

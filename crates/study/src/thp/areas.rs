@@ -23,7 +23,7 @@ pub struct Area {
     pub wait_ns: f64,
     /// Faults and swap.
     pub fault_ns: f64,
-    /// Part of `fault_ns` that fills memory for the first time.
+    /// Part of `fault_ns`: faults that raise the peak of private memory, or map existing pages.
     pub start_ns: f64,
     /// Mean private memory.
     pub mean_bytes: f64,
@@ -31,14 +31,14 @@ pub struct Area {
     pub large_bytes: f64,
 }
 
-/// Records the area of each new 4 KiB block.
+/// Records the area of each new block (a 4 KiB page at its first touch) in each chunk of the trace.
 pub struct Areas {
     names: Names,
     /// Thread of the last record.
     thread: usize,
-    /// Areas of the new blocks of a chunk, in order.
+    /// Areas of the new blocks of the current chunk, in order.
     born: Vec<u32>,
-    /// Changes of the chunk processed so far.
+    /// Number of changes of the current chunk that were processed.
     seen: usize,
     /// By area: first and last page of new blocks.
     bounds: FxHashMap<u32, (u64, u64)>,

@@ -29,7 +29,7 @@ use areas::{Areas, Born};
 const STALL_NS: f64 = 100e3;
 /// log2 of 4 KiB.
 const SMALL: u32 = 12;
-/// Minimum memory. References to a thread's most recent pages are not simulated; this is far more than those.
+/// Minimum memory: far more than a thread's most recent pages, to which references are not simulated.
 const MIN_PAGES: u64 = 64;
 
 nearfar_schema::choices! {
@@ -108,7 +108,7 @@ nearfar_schema::columns! {
         /// The kernel's time for faults that `start_ns` does not count: on memory freed before,
         /// copies on write, reads from swap.
         fault_ns: f64 ["ns per reference"] as "faults",
-        /// The kernel's time for faults that fill memory for the first time.
+        /// The kernel's time for faults that raise the peak of private memory or map existing pages.
         start_ns: f64 ["ns per reference"] as "start",
         /// Waiting for swap.
         io_ns: f64 ["ns per reference"] as "I/O",
@@ -288,16 +288,16 @@ impl Study {
                 let chunk = |page_size: &mut PageSize, chunk: &Chunk, (): &()| {
                     page_size.chunk(chunk, &mut ())
                 };
-                // No observer.
-                let passes = (&mut (), |(): &mut ()| (), chunk);
-                machine::simulate(&mut touches, &mut page_sizes, threads, passes, on_progress)?;
+                // The observer `()` ignores the references.
+                let callbacks = (&mut (), |(): &mut ()| (), chunk);
+                machine::simulate(&mut touches, &mut page_sizes, threads, callbacks, on_progress)?;
             }
             Some(areas) => {
                 let chunk = |page_size: &mut PageSize, chunk: &Chunk, born: &Vec<u32>| {
                     page_size.chunk(chunk, &mut Born(born.iter()));
                 };
-                let passes = (areas, Areas::take, chunk);
-                machine::simulate(&mut touches, &mut page_sizes, threads, passes, on_progress)?;
+                let callbacks = (areas, Areas::take, chunk);
+                machine::simulate(&mut touches, &mut page_sizes, threads, callbacks, on_progress)?;
             }
         }
         let named = areas.map(Areas::finish);

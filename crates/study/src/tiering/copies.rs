@@ -2,14 +2,15 @@
 //!
 //! Copies share no pages, like virtual machines. They take turns of [`SLICE`] accesses. Each starts at
 //! another position of the trace, so that they are in different phases. At the end of the trace, a copy
-//! frees its pages if they have lifetimes, and continues from the start up to its initial position.
+//! frees its pages, if the trace says when pages are freed, and continues from the start up to its initial
+//! position.
 
 use nearfar_kernel::tiering::Page;
 
 use super::engine::{Block, End};
 
-/// Accesses per turn. Few, so that at scale 1/256 (108 MiB of 27 GiB) a round of all copies is shorter than
-/// any period of the policies, and at a copy's next turn its pages are still in the TLB.
+/// Accesses per turn. So few that with 108 MiB in all copies (policies at scale 1/256), a round of all copies
+/// is shorter than any period of the policies, and a copy's pages are still in the TLB at its next turn.
 const SLICE: u64 = 64;
 
 /// The copies of a program.
@@ -20,7 +21,7 @@ pub(super) struct Copies {
     pub(super) count: u32,
     /// Page numbers per copy.
     pages: u32,
-    /// Whether pages have lifetimes.
+    /// Whether the trace says when pages are freed.
     lives: bool,
     slice: u64,
 }

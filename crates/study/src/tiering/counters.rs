@@ -24,7 +24,7 @@ pub struct Hardware {
 pub struct Program {
     /// Its first page number.
     pub first: u32,
-    /// Its share of the fastest node; 0: no share.
+    /// Share of the fastest node up to which the program's pages are not demoted for others; 0: none.
     pub share: f64,
     /// Threads of the program. With several, removing translations costs a TLB shootdown.
     pub threads: u32,

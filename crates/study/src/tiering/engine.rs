@@ -126,7 +126,7 @@ impl Engine {
         self.run_due(self.world.clock, PROGRAM_RUNS);
     }
 
-    /// Free a page of the program: its huge page, or the pages that it was split into.
+    /// Free a page of the program: a base page, or with `huge` a whole huge page, even if it was split.
     fn end_page(&mut self, page: Page) {
         for inner in 0..if self.huge { HUGE } else { 1 } {
             let inner = page.skip(inner);
@@ -146,7 +146,7 @@ impl Engine {
         }
     }
 
-    /// Run a block's accesses, and apply the ends between them.
+    /// Run a block's accesses, and apply the ends of pages and translations ([`End`]) between them.
     ///
     /// # Errors
     /// As [`run`](Engine::run).
@@ -231,7 +231,7 @@ impl Engine {
         let world = &mut self.world;
         let tenant = world.running_tenant();
         let lines = (world.running_program().access_bytes / LINE).max(1) as i64;
-        // Of a load, and of a store, whose lines all count.
+        // Lines that count for sampling: of a load, at most DEMAND_LINES; of a store, all.
         let lines = [lines.min(DEMAND_LINES), lines];
         let mut clock = world.clock.ps();
         let cost = *world.cost_of(tenant);

@@ -51,7 +51,7 @@ impl Value for Shares {
             .collect();
         shares.map(Self).ok_or_else(|| {
             format!(
-                "'{}' are not shares; write a number above 0 for each program, such as 2:1",
+                "'{}' are not shares; write a number from 1e-6 to 1e6 for each program, such as 2:1",
                 given.shown()
             )
         })

@@ -51,10 +51,10 @@ pub(super) struct Lives {
     pub accesses: u64,
 }
 
-/// Sentinel: no place. A block without a place is in the zero page.
+/// Sentinel: no place (see [`Places`]). A block without a place is in the zero page.
 const NO_PLACE: u32 = u32::MAX;
 
-/// Provisional page numbers of frames, reused after release.
+/// Places: provisional page numbers of frames, reused after release.
 #[derive(Default)]
 struct Places {
     /// First place in the list of each virtual page number.
@@ -63,6 +63,7 @@ struct Places {
 }
 
 struct Place {
+    /// Virtual page number.
     number: u64,
     /// Next place in the list of `number`; [`NO_PLACE`] at its end.
     next: u32,
@@ -138,7 +139,7 @@ pub(super) fn lives(
     let spaces = Spaces::new(&reader.info().threads).filtered(filtered);
     let mut builder = Builder {
         blocks: Blocks::new(PAGE, PAGE + shift, spaces),
-        // `None`: all frames.
+        // `None`: simulate all frames.
         table: PageTable::new(PAGE + shift, PAGE, None),
         shift,
         ..Builder::default()

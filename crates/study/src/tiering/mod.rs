@@ -3,8 +3,8 @@
 //!
 //! [`world`] is the machine: page table, TLB, frames and costs of actions. It executes the actions of a
 //! [`nearfar_kernel::tiering::Policy`]. [`engine`] runs a program's accesses, and the policy's threads
-//! when they are due. [`workload`] generates accesses, [`run`](mod@run) makes rows, and [`tenants`] runs
-//! several programs on one machine.
+//! when they are due. [`workload`] generates accesses, [`run`](mod@run) collects result rows, and
+//! [`tenants`] runs several programs on one machine.
 
 mod copies;
 pub mod counters;

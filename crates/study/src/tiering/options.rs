@@ -276,8 +276,8 @@ impl Options {
                 ));
             }
             let (row, lines) = (f64::from(program.row), program.access_bytes / LINE);
-            // An operation is one line, of which a thread has several in flight, or a row of pages, which it
-            // streams.
+            // An operation accesses one line, of which a thread has several in flight, or a row (adjacent
+            // pages), which takes the latency once.
             let misses = u64::from(program.misses).min(self.fill_buffers);
             placed.push(Program {
                 first: first as u32,

@@ -1,4 +1,4 @@
-//! Result rows and points of time series, from a tenant's counters at two moments.
+//! Result rows and points of time series, from the counters of a tenant (a program) at two moments.
 
 use nearfar_kernel::tiering::{FRAME, Time};
 use nearfar_schema::column::Seed;
@@ -12,7 +12,7 @@ use super::run::PolicySource;
 use super::workload::{Phase, Prepared};
 
 nearfar_schema::columns! {
-    /// One policy x seed x phase.
+    /// One size of fast memory x policy x seed x program x phase.
     pub struct Row {
         /// The tiering policy.
         policy: String,
@@ -139,7 +139,7 @@ nearfar_schema::columns! {
 /// The result of a study.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
-    /// A row for each size of the fastest node, policy, seed and phase.
+    /// A row for each size of the fastest node, policy, seed, tenant and phase.
     pub rows: Vec<Row>,
     /// The time series, in the same order.
     pub series: Vec<Point>,
@@ -256,7 +256,7 @@ impl Case<'_> {
         }
     }
 
-    /// The row of a phase that began at `began`, with the events since `from`.
+    /// The row of a phase that began at `began`. It counts events since the previous phase ended (`from`).
     pub fn row(
         &self,
         engine: &Engine,

@@ -167,7 +167,7 @@ pub(super) struct Program {
     /// Remaining accesses of each thread.
     left: Vec<u64>,
     queues: Vec<Queue>,
-    /// Accesses generated at a time for each of several threads: whole rows.
+    /// Accesses generated at a time for each of several threads: those of whole operations.
     at_once: u64,
     block: Block,
 }
@@ -206,7 +206,7 @@ impl Program {
         self.sources[thread].fill(block, next as usize)
     }
 
-    /// How often each page will be accessed in the next `accesses`, or until the end of the phase.
+    /// How often each page will be accessed in the next `accesses` of each thread, or until the phase ends.
     pub(super) fn counts(&mut self, accesses: u64, pages: u32) -> Result<Vec<u32>> {
         let mut counts = vec![0u32; pages as usize];
         for (source, left) in self.sources.iter_mut().zip(&mut self.left) {

@@ -25,7 +25,7 @@ struct Tenant<'a> {
     program: Program,
     /// The same accesses, read ahead for policies that know the future.
     ahead: Program,
-    /// The next point of the series.
+    /// Number of the next point of the series, from 1 in each phase.
     point: u64,
     /// Accesses in earlier phases.
     before: u64,
@@ -82,7 +82,7 @@ impl<'a> Tenant<'a> {
         Ok(())
     }
 
-    /// Accesses in this phase until the next point.
+    /// Accesses from the start of this phase to the next point.
     fn until(&self, case: &Case<'_>) -> u64 {
         let accesses = self.workload.phases.get(self.phase).map_or(0, |phase| phase.accesses);
         accesses * self.point / case.points()

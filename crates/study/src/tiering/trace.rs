@@ -1,8 +1,8 @@
 //! A captured trace as a stream of page accesses.
 //!
-//! Pages are numbered in the order of their addresses, with or without lifetimes
-//! ([`super::lives`]). Every reference is an access to each page that it touches. Use a trace
-//! filtered by caches ([`crate::filter`]); otherwise, for example, stack accesses count as memory
+//! Pages are numbered in the order of their addresses. With lifetimes ([`super::lives`]), pages also end, for
+//! example when the program unmaps them. Every reference is an access to each page that it touches. Use a
+//! trace filtered by caches ([`crate::filter`]); otherwise, for example, stack accesses count as memory
 //! traffic.
 
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::slot;
 #[derive(Debug)]
 pub struct TracePages {
     reader: Reader,
-    /// Page numbers by 4 KiB block; empty with lifetimes.
+    /// Page numbers by address / 4 KiB; empty with lifetimes.
     numbers: PageMap<u32>,
     pages: u32,
     accesses: u64,
@@ -54,10 +54,10 @@ pub struct Replay {
 /// The position of a replay in the lifetimes of the trace's pages.
 #[derive(Default)]
 struct Life {
-    /// Indices of the next access and the next step.
+    /// Indices of the next access, and of the next change in [`Lives::steps`].
     access: u64,
     step: usize,
-    /// Current pages by 4 KiB block of an address space.
+    /// Current pages by address space and address / 4 KiB ([`place`]).
     pages: PageMap<Page>,
     /// Address spaces by thread.
     spaces: Vec<u32>,

@@ -1,4 +1,4 @@
-//! Draws pages by popularity: one random number and one table look-up per draw.
+//! Draws records of an array by popularity: one random number and one table look-up per draw.
 //!
 //! The popularities are those of YCSB's generators, which NOMAD's micro-benchmark uses. `zipf`: the
 //! popularity of rank r is proportional to r^-0.99. `scrambled-zipf`: 10^10 such ranks are hashed onto

@@ -151,7 +151,7 @@ mod tests {
             prop_assert_eq!(&ours[3..3 + at], &theirs[..at]);
             let crc = i64::from(crc32fast::hash(&data).cast_signed());
             let mut rest = ((crc << 1) ^ (crc >> 63)) as u64;
-            // The number of the previous field plus 1, type integer.
+            // Field header: 1 more than the previous field's number, type integer (5).
             let mut field = vec![0x15];
             while rest > 0x7F {
                 field.push((rest % 128) as u8 + 128);

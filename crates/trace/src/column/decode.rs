@@ -314,7 +314,7 @@ impl Column {
                     std::array::from_fn(|byte| &bytes[byte * rows + from..byte * rows + to]);
                 join_streams(streams, |values| out.extend(values.iter().map(|&v| cast(v))));
             }
-            Column::Streamed(next) => out.extend(next.values.iter().map(|&v| cast(v))),
+            Column::Streamed(streamed) => out.extend(streamed.values.iter().map(|&v| cast(v))),
         }
     }
 }
@@ -370,8 +370,8 @@ impl GroupReader {
         }
         self.next = to;
         for (column, loaded) in self.columns.iter_mut().enumerate() {
-            if let Some(Column::Streamed(next)) = loaded {
-                guard(&place_of(&self.place, column), FIX, || next.read(to - from))?;
+            if let Some(Column::Streamed(streamed)) = loaded {
+                guard(&place_of(&self.place, column), FIX, || streamed.read(to - from))?;
             }
         }
         if let Some(column) = &self.columns[ADDR] {

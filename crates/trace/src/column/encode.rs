@@ -202,10 +202,10 @@ impl Encoder {
         data: &[u8],
     ) -> Result<Column> {
         match form {
-            Form::Constant(number) => self.numbers(column, rows, &[*number], data),
-            Form::Dictionary(entries) => self.numbers(column, rows, entries, data),
+            Form::Constant(number) => self.dictionary_column(column, rows, &[*number], data),
+            Form::Dictionary(entries) => self.dictionary_column(column, rows, entries, data),
             Form::Plain(values) => match indices(values) {
-                Some((entries, page)) => self.numbers(column, rows, &entries, &page),
+                Some((entries, page)) => self.dictionary_column(column, rows, &entries, &page),
                 None => {
                     let plain: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
                     self.chunk(column, rows, None, &plain, Encoding::PLAIN, None)
@@ -221,7 +221,7 @@ impl Encoder {
         entries.sort_unstable();
         entries.dedup();
         if let [thread] = entries[..] {
-            return self.numbers(THREAD, rows, &[thread], &constant(rows));
+            return self.dictionary_column(THREAD, rows, &[thread], &constant(rows));
         }
         let runs = runs.iter();
         if entries.len() > DICTIONARY {
@@ -232,10 +232,10 @@ impl Encoder {
         let index = |thread: u32| entries.partition_point(|&entry| entry < thread) as u16;
         let indices = runs.flat_map(|&(thread, length)| repeat_n(index(thread), length));
         let page = index_page(rows, entries.len(), indices);
-        self.numbers(THREAD, rows, &entries, &page)
+        self.dictionary_column(THREAD, rows, &entries, &page)
     }
 
-    fn numbers(
+    fn dictionary_column(
         &mut self,
         column: usize,
         rows: usize,

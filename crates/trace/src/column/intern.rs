@@ -20,8 +20,8 @@ const BLOCK_SHIFT: u32 = 8;
 const BLOCK: usize = 1 << BLOCK_SHIFT;
 /// Addresses looked up in one pass, before the new ones are added.
 const SLICE: usize = 1 << 11;
-/// Sentinel: an address whose block is not in the first slot probed. No code has this value, because
-/// a group has at most as many blocks as records.
+/// Sentinel in [`Addresses::codes`]: the block of the address is not in the first slot probed. No code
+/// has this value, because a group has at most as many blocks as records.
 const UNKNOWN: u32 = u32::MAX;
 
 /// The addresses of a group, in order.
@@ -31,7 +31,7 @@ pub(super) struct Addresses {
     /// The addresses themselves, once there are too many distinct ones for a dictionary.
     plain: Vec<u64>,
     blocks: BlockTable,
-    /// For every byte of every block, the kinds that touched that address (one bit each).
+    /// For every byte of every block, the kinds of its references (load, store, ...), one bit each.
     marks: Vec<u8>,
     /// Number of distinct addresses.
     distinct: usize,
@@ -74,8 +74,8 @@ impl Addresses {
         self.is_full
     }
 
-    /// Append `addr`, touched by `kind`. Stops at the first address that does not fit the dictionary
-    /// if the group is long enough to end there ([`MIN_RECORDS`]). Returns the number appended.
+    /// Append addresses, with the kinds of their references. Stops at the first that does not fit the
+    /// dictionary if the group is long enough to end there ([`MIN_RECORDS`]). Returns the number appended.
     pub(super) fn extend(&mut self, addr: &[u64], kind: &[u8]) -> usize {
         let mut done = 0;
         while done < addr.len() {
@@ -163,7 +163,7 @@ impl Addresses {
     }
 
     /// The sorted distinct addresses; `positions` becomes their indices. Appends their 4 KiB pages to
-    /// `pages`, each with the kinds that touched it (one bit each); a page may appear several times.
+    /// `pages`, each with the kinds of its references (one bit each); a page may appear several times.
     ///
     /// Sorting gives neighbours in memory neighbouring indices, which zstd compresses better than
     /// order of appearance (0.80 instead of 0.84 bytes per reference on the gzip capture).
@@ -235,7 +235,7 @@ mod tests {
         prop_oneof![
             6 => (0u64..1 << 12).prop_map(|a| 0x7f00_0000_0000 + a),
             2 => 0u64..1 << 20,
-            // Around the largest block that fits a slot, and around the last block.
+            // Around the largest block that fits a slot of `BlockTable`, and around the last block.
             1 => (0u64..1 << 10).prop_map(|a| (1 << 48) - 768 + a),
             1 => (0u64..1 << 10).prop_map(|a| u64::MAX - a),
             1 => any::<u64>(),

@@ -10,7 +10,10 @@
 //! |---|---|
 //! | `addr` | sorted dictionary, 16-bit indices; byte-stream split if its 65,536 entries do not suffice |
 //! | `kind` | dictionary of the names, 8-bit indices |
-//! | `size`, `thread`, `instr` | dictionary (of `size` and `instr` with 8-bit indices: 0, 1, 2, ...; a number of 256 or more replaces one that does not occur), 8- or 16-bit indices, one run if constant; plain beyond 65,536 distinct values |
+//! | `size`, `thread`, `instr` | dictionary, 8- or 16-bit indices, one run if constant; plain beyond 65,536 distinct values |
+//!
+//! An 8-bit index of `size` or `instr` is the number itself. A number of 256 or more has the index of a
+//! smaller number that does not occur.
 
 mod checked;
 mod decode;
@@ -52,7 +55,7 @@ const SCHEMA: &str = "message references {
     required int32 instr (INTEGER(32,false));
 }";
 
-/// The Parquet schema of a part.
+/// The Parquet schema of a part (a file of records in a trace).
 pub fn schema() -> (TypePtr, SchemaDescPtr) {
     static CELL: OnceLock<(TypePtr, SchemaDescPtr)> = OnceLock::new();
     CELL.get_or_init(|| {

@@ -1,5 +1,5 @@
-//! Pages of indices into a dictionary (Parquet's `RLE_DICTIONARY`): the width of an index, then runs.
-//! Bit 0 of a run's header is 0 for one repeated index, 1 for bit-packed groups of eight; the bits
+//! Data pages of indices into a dictionary (Parquet's `RLE_DICTIONARY`): the width of an index, then runs of
+//! indices. Bit 0 of a run's header is 0 for one repeated index, 1 for bit-packed groups of eight; the bits
 //! above are the number of repetitions or groups.
 
 /// Bytes reserved before the indices, for their width (one byte) and the header of their run.
@@ -64,8 +64,8 @@ impl Indices {
     }
 }
 
-/// One bit-packed run of `count` indices of `bits` bits (8 or 16), in groups of eight. `fill`
-/// appends their bytes to `page`, which must be empty.
+/// One bit-packed run of `count` indices of `bits` bits (8 or 16), in groups of eight. `page`
+/// must be empty; `fill` appends the bytes of the indices to it.
 pub(super) fn packed(
     mut page: Vec<u8>,
     count: usize,

@@ -1,8 +1,8 @@
 //! Exporters: write traces in the formats of other tools.
 //!
-//! A format is one file with an [`Exporter`] and one line in [`EXPORTERS`]. The table in
-//! `docs/formats.md`, which says what each format loses, is generated from it. The output is
-//! written to a temporary file and renamed, so that a failed export leaves no file.
+//! A format is one file with an [`Exporter`] and one line in [`EXPORTERS`], from which the table in
+//! `docs/formats.md` is generated; the table says what each format loses. The output is written to
+//! a temporary file and renamed, so that a failed export leaves no file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -97,7 +97,7 @@ impl Target {
 
 /// A format of another tool.
 pub trait Exporter: Sync {
-    /// Name on the command line, the same as the importer's.
+    /// Name on the command line; the importer of the same format has the same name.
     fn name(&self) -> &'static str;
     /// What it is, for help and docs.
     fn summary(&self) -> &'static str;

@@ -2,7 +2,7 @@
 //!
 //! `--mix zipf:0.7,sequential:0.3` draws each reference from one of them in proportion to the
 //! weights. With `--phase N`, they take turns, in the order given: in every N references, each makes
-//! its share in one run. Threads have separate walks.
+//! its share in one run. Each thread has its own walks (sequences of references).
 
 use nearfar_schema::{Count, Options as _, Spec, none, required};
 
@@ -32,7 +32,7 @@ impl Generator for Mix {
     fn options(&self) -> Vec<Spec> {
         MixOptions::specs()
     }
-    // Any generator's option; `parts` refuses those that no generator of the mix takes.
+    // Accepts any generator's option. `parts` refuses those that no generator of the mix takes.
     fn takes(&self, option: &str) -> bool {
         let declares = |part: &&dyn Generator| part.options().iter().any(|own| own.name == option);
         GENERATORS.iter().any(declares)

@@ -243,7 +243,11 @@ impl Params {
                 .collect();
             return refuse(
                 &format!("--{option}"),
-                format!("{} takes no such option ({} does)", generator.name(), takers.join(", ")),
+                format!(
+                    "{} takes no such option; it is of {}",
+                    generator.name(),
+                    takers.join(", ")
+                ),
                 "leave it out",
             );
         }

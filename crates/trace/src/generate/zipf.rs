@@ -4,7 +4,7 @@
 //! "Rejection-inversion to generate variates from monotone discrete distributions", ACM TOMACS
 //! 6(3), 1996. Exact up to rounding for every alpha of 0 or more, without a table, at a cost
 //! independent of the number of pages. Logarithms and exponentials come from the `libm` crate, so
-//! that the bytes do not depend on the system's mathematics library.
+//! that the trace does not depend on the system's mathematics library.
 
 use libm::{exp, expm1, log, log1p};
 use nearfar_schema::{Options as _, Spec};

@@ -66,7 +66,7 @@ impl Importer for ChampSim {
         for record in head.records(self.size) {
             let ip = address(record);
             let plausible = ip != 0 && (ip >> 48 == 0 || ip >> 47 == 0x1_ffff);
-            if !plausible || flags(record).is_err() {
+            if !plausible || check_flags(record).is_err() {
                 return false;
             }
             count += 1;
@@ -79,7 +79,7 @@ fn address(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-fn flags(record: &[u8]) -> Result<(), Bad> {
+fn check_flags(record: &[u8]) -> Result<(), Bad> {
     match record.get(8..10) {
         Some([0, 0] | [1, 0 | 1]) => Ok(()),
         Some([branch, taken]) => Err(format!(
@@ -97,7 +97,7 @@ struct Instructions {
 
 impl Parser for Instructions {
     fn parse(&mut self, frame: &[u8], out: &mut Vec<Record>) -> Result<(), Bad> {
-        flags(frame)?;
+        check_flags(frame)?;
         let ChampSim { loads, stores, space, .. } = &self.format;
         let space = space.and_then(|at| frame.get(at)).copied().unwrap_or(0);
         let thread = self.threads.index(u64::from(space), u32::from(space))?;

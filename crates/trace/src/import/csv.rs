@@ -133,10 +133,9 @@ fn kind(name: &[u8]) -> Result<Kind, Bad> {
         b"i" | b"I" => return Ok(Kind::Fetch),
         _ => {}
     }
-    std::str::from_utf8(name)
-        .ok()
-        .and_then(Kind::from_name)
-        .ok_or("kind is not load, store, fetch, kernel-load, kernel-store or kernel-fetch".into())
+    std::str::from_utf8(name).ok().and_then(Kind::from_name).ok_or(
+        "kind is not load, store, fetch, kernel-load, kernel-store, kernel-fetch, r, w or i".into(),
+    )
 }
 
 impl Parser for Lines {

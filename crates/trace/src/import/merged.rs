@@ -19,7 +19,7 @@ const BATCH: usize = 64 << 10;
 
 struct Stream {
     input: Input<'static>,
-    /// Its last records that name a thread and a process.
+    /// The last records of the file that name a thread and a process.
     names: [Vec<u8>; 2],
 }
 
@@ -112,7 +112,7 @@ impl Merged {
                     names[1].clear();
                 }
                 drmemtrace::PROCESS => names[1] = bytes.to_vec(),
-                // The size of a marker is its type.
+                // A marker's size field holds its type.
                 drmemtrace::MARKER if size == drmemtrace::TIMESTAMP && value > time => {
                     let now = (value, index);
                     if self.waiting.peek().is_some_and(|Reverse(next)| *next < now) {

@@ -3,7 +3,7 @@
 //! A line is `pid/tid time: event: addr`. A command name may precede it, and `ip`, `phys_addr`,
 //! `data_page_size` or `data_src` may follow; all are ignored, except that `OP LOAD` or `OP STORE` in
 //! `data_src` determines the kind. Otherwise, an event with `store` in its name is a store, and any
-//! other a load. Lines beginning with `#` are skipped; samples without an address (0) are bad.
+//! other a load. Lines beginning with `#` are skipped; a sample without an address (0) is an error.
 //! References touch one byte, and there are no instruction counts. The records are a **sample** of
 //! the program's references: the trace is marked so, and its reuse distances are not those of the
 //! program.

@@ -136,6 +136,10 @@ fn the_files_of_a_zip_archive_are_joined() {
         wrong[at] ^= 1;
         assert!(error("dinero", &wrong).contains("the checksum of a file in it is wrong"));
     }
+    // The lower half of the second file's size, 0x4b50, looks like the beginning of a signature.
+    let looks_signed = [&b"r 1000 4\n".repeat(2142)[..], b"\n\n"].concat();
+    let packed = zip(&[lines[0], &looks_signed, lines[2]], true);
+    assert_eq!(strict("dinero", &packed).unwrap().len(), 2144);
     let mut locked = zip(&lines, false);
     locked[6] = 1;
     assert!(error("dinero", &locked).contains("it is encrypted"));

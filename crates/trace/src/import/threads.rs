@@ -1,4 +1,4 @@
-//! Thread indices for formats that identify threads by kernel thread ids.
+//! Thread indices for formats that identify threads by the kernel's thread ids.
 
 use rustc_hash::FxHashMap;
 

@@ -9,15 +9,17 @@ use flate2::{Decompress, FlushDecompress, Status};
 
 const FILE: [u8; 4] = *b"PK\x03\x04";
 const DESCRIPTOR: [u8; 4] = *b"PK\x07\x08";
+/// An entry of the list of files at the end (the central directory).
+const LISTED: [u8; 4] = *b"PK\x01\x02";
 const END: [u8; 4] = *b"PK\x05\x06";
-/// Maximum bytes of the list of files at the end (the central directory).
+/// Maximum bytes of the list of files.
 const MAX_LIST: u64 = 64 << 20;
 
 pub(super) struct Zip<R> {
     raw: BufReader<R>,
     inflate: Decompress,
     file: Option<File>,
-    /// The signature after the last file, if it was read already.
+    /// The signature of the next part of the archive, if it was read already.
     next: Option<[u8; 4]>,
     ended: bool,
 }
@@ -58,8 +60,10 @@ impl<R: Read> Zip<R> {
             Some(signature) => signature,
             None => self.take()?,
         };
-        if signature != FILE {
-            return self.end(signature).map(|()| false);
+        match signature {
+            FILE => {}
+            LISTED | END => return self.end(signature).map(|()| false),
+            _ => return Err(damaged("no file follows where one should begin")),
         }
         // Version, flags, method, time (4 bytes), checksum, compressed and uncompressed size (4 bytes
         // each), lengths of the name and the extra field.
@@ -78,8 +82,8 @@ impl<R: Read> Zip<R> {
             0 if !described_later && left < u64::from(u32::MAX) => false,
             _ => return Err(damaged("it is not compressed with deflate")),
         };
-        let names = u64::from(half(22)) + u64::from(half(24));
-        if io::copy(&mut self.raw.by_ref().take(names), &mut io::sink())? < names {
+        let skip = u64::from(half(22)) + u64::from(half(24));
+        if io::copy(&mut self.raw.by_ref().take(skip), &mut io::sink())? < skip {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.inflate.reset(false);
@@ -114,7 +118,7 @@ impl<R: Read> Zip<R> {
             // Two sizes of 4 bytes, or of 8.
             let _sizes: [u8; 8] = self.take()?;
             let mut signature: [u8; 4] = self.take()?;
-            if !signature.starts_with(b"PK") {
+            if ![FILE, LISTED].contains(&signature) {
                 let _rest: [u8; 4] = self.take()?;
                 signature = self.take()?;
             }

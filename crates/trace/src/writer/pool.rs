@@ -26,7 +26,9 @@ impl OrderedSink {
         while let Some(encoded) = self.early.remove(&self.next) {
             self.next += 1;
             if !self.failed {
-                self.sink.append(encoded).inspect_err(|_| self.failed = true)?;
+                self.failed = true; // also if it panics
+                self.sink.append(encoded)?;
+                self.failed = false;
             }
         }
         Ok(())

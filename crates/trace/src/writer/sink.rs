@@ -21,13 +21,13 @@ use crate::region::{self, RegionEvent};
 
 pub(super) type Encoded = std::result::Result<EncodedGroup, ParquetError>;
 
-/// A trace's folder, with the part that is being written.
+/// A trace's folder, with the part (Parquet file of records) that is being written.
 pub(super) struct Sink {
-    /// Its claimed name.
+    /// The claim on the folder's final name.
     pub(super) output: Output,
-    /// Its current path.
+    /// The folder's current path: temporary or final.
     pub(super) dir: PathBuf,
-    /// [`super::WriterOptions::in_place`].
+    /// As [`super::WriterOptions::in_place`].
     pub(super) in_place: bool,
     pub(super) part_records: usize,
     pub(super) info: Info,

@@ -38,14 +38,14 @@ _PERSISTENT = uuid.UUID("66f0d379-b4f3-4074-ac43-0d3318b78cdb").bytes_le
 
 
 def knows(path: Path, text: str) -> bool:
-    """Whether it is one of the tables, or a dump of one."""
+    """Whether a file is one of the tables, or a dump that has one."""
     if _is_binary(text):
         return True
     return any(bytes.fromhex(m[2])[:4].decode("latin-1") in _TABLES for m in _LINE.finditer(text))
 
 
 def read(path: Path, text: str) -> list[Node]:
-    """Read the nodes of the tables; sizes are 0 without SRAT."""
+    """Read the nodes of the tables; sizes are 0 if neither SRAT nor NFIT has them."""
     nodes: dict[int, Node] = {}
     tables = [path.read_bytes()] if _is_binary(text) else list(_dumped(path, text))
     # NFIT last, because it needs the sizes of SRAT.
@@ -165,7 +165,7 @@ def _slit(table: bytes, nodes: dict[int, Node], source: str) -> None:
 
 
 def _hmat(table: bytes, nodes: dict[int, Node], source: str) -> None:
-    """Latency and bandwidth of each domain with memory from each with processors."""
+    """Latency and bandwidth from each domain with processors to each domain with memory."""
     revision, at = table[8], _HEADER + 4
     while at < len(table):
         kind, length = struct.unpack_from("<H2xI", table, at)
@@ -183,8 +183,8 @@ def _hmat(table: bytes, nodes: dict[int, Node], source: str) -> None:
             raise IndexError
         domains = struct.unpack_from(f"<{lists}I", part, 32)
         entries = struct.unpack_from(f"<{pairs}H", part, 32 + 4 * lists)
-        for place, entry in enumerate(entries):
-            initiator, target = domains[place // targets], domains[initiators + place % targets]
+        for index, entry in enumerate(entries):
+            initiator, target = domains[index // targets], domains[initiators + index % targets]
             value = _value(entry, base, revision, latency=part[9] < 3)
             if value is not None:
                 known = _node(nodes, target, source)
@@ -198,7 +198,7 @@ def _value(entry: int, base: int, revision: int, *, latency: bool) -> int | None
     if entry in (0, 0xFFFF):
         return None
     value = entry * base
-    # Revision 1 has tenths of ns and MB/s; revision 2 has picoseconds and MB/s.
+    # Units: 0.1 ns and 0.1 MB/s in revision 1; 1 ps and 1 MB/s in revision 2.
     if revision < 2:
         value = -(-value // 10)
     elif latency:

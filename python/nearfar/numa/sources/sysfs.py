@@ -1,6 +1,7 @@
 """The kernel's description, ``/sys/devices/system/node``, or a copy of that folder.
 
-Latency and bandwidth are those of the best initiators (``access0``); the kernel has no others.
+Latency and bandwidth are those of the nearest processors (``access1``). Before Linux 5.10 there is
+only ``access0``, whose best initiators may be devices.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ SUMMARY = "/sys/devices/system/node"
 
 
 def knows(path: Path, text: str) -> bool:
-    """Whether it is a folder with folders such as ``node0``."""
+    """Whether ``path`` is a folder with folders such as ``node0``."""
     return path.is_dir() and any(_nodes(path))
 
 
@@ -30,7 +31,9 @@ def read(path: Path, text: str) -> list[Node]:
         cpus = numbers_of(text_of(folder / "cpulist"))
         row = [int(word) for word in text_of(folder / "distance").split() if word.isdigit()]
         distances = dict(zip(sorted(numbers), row, strict=False))
-        best = folder / "access0" / "initiators"
+        best = folder / "access1" / "initiators"
+        if not best.is_dir():
+            best = folder / "access0" / "initiators"
         nodes.append(
             Node(
                 node=number,

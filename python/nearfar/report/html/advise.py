@@ -42,7 +42,11 @@ _GLOSSARY = (
     ("regret", "How much longer the advised page takes than the simulation's best."),
     ("fit", "Confidence in the advice, from the error of the model at held-out page sizes."),
     ("gain error", "With --view machine: the possible error of the predicted gain."),
-    ("limit", "The largest remaining part of the time of a reference."),
+    (
+        "limit",
+        "What a reference with the advised page mainly waits for, beyond a TLB hit and one memory "
+        "access. With --view machine: the largest part of the time.",
+    ),
 )
 
 

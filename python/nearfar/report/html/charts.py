@@ -85,11 +85,11 @@ COUNT_LABEL = "format(datum.value, '~s')"
 
 
 def rates(pages: Sequence[int], series: int, axis: str, memory: bool) -> Spec:
-    """A rate against page size: fitted curves under simulated or measured points.
+    """A rate against page size: fitted curves, and simulated or measured points on top of them.
 
     Data sets: ``points`` (``page``, ``value``, ``series``, labels) and ``curves`` (``page``,
-    ``value``, ``series``, ``verdict`` of the fit). Their ``series`` is the index of the memory
-    size.
+    ``value``, ``series``, and ``verdict`` on the fit: good, fair or bad). Their ``series`` is the
+    index of the memory size.
 
     Args:
         pages: page sizes, in bytes.
@@ -153,7 +153,7 @@ def times(
     Args:
         pages: page sizes, as shown.
         heads: the columns of the parts, from the bottom of a bar, and their heads.
-        colours: the colours of the parts; the page's by default.
+        colours: the colours of the parts; by default those of the HTML page's theme.
     """
     import altair as alt
 
@@ -193,7 +193,7 @@ def advice(pages: Sequence[int]) -> Spec:
     """Time per reference against page size: a predicted line, simulated points, marked sizes.
 
     Data sets: ``curve`` (``page``, ``predicted``, ``simulated``, ``fitted``, labels) and ``marks``
-    (``page``, ``place``: 0 at the top, ``text``).
+    (``page``, ``place``, ``text``: see :func:`marked`).
     """
     import altair as alt
 
@@ -228,16 +228,16 @@ def advice(pages: Sequence[int]) -> Spec:
             fitted="kind of size",
         ),
     )
-    late = f"datum.page > {sorted(pages)[len(pages) * 2 // 3]}"
-    # Names of marks are at up to 20 heights.
-    return finish(marked(x, late, 20, line, points), 320)
+    right_third = f"datum.page > {sorted(pages)[len(pages) * 2 // 3]}"
+    # The height is divided into 20 rows for the names of marks.
+    return finish(marked(x, right_third, 20, line, points), 320)
 
 
 def marked(x: alt.X, late: str, places: int, *layers: AnyChart) -> AnyChart:
     """The layers, with a named vertical line at each size of the data set ``marks``.
 
-    Names are placed from the top down (``place``: 0 at the top, of ``places``), so that they do not
-    overlap, and to the left of their line if the Vega expression ``late`` is true.
+    Names are in ``places`` rows, so that they do not overlap: ``place`` is the row, 0 at the top. A
+    name is to the left of its line if the Vega expression ``late`` is true, otherwise to the right.
     """
     import altair as alt
 

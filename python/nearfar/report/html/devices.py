@@ -40,11 +40,11 @@ class DevicesPage(page.Page[DevicesResult]):
     def _sections(self) -> list[str]:
         rows = self.result.rows
         limit = units.percent(slowdown(self.result.run, paging_declared.OPTIONS))
-        largest = max((row["slowdown"] or 0.0 for row in rows), default=0.0) or 1.0
-        most = max(row["needed_bytes"] + row["device_bytes"] for row in rows)
+        largest_slowdown = max((row["slowdown"] or 0.0 for row in rows), default=0.0) or 1.0
+        largest_bytes = max(row["needed_bytes"] + row["device_bytes"] for row in rows)
 
         def needed(row: declared.Row) -> str:
-            parts = [(row[name] / most, colour) for name, colour in _PARTS.items()]  # type: ignore[literal-required]
+            parts = [(row[name] / largest_bytes, colour) for name, colour in _PARTS.items()]  # type: ignore[literal-required]
             return page.bar(f"{row['storage']}: {units.size(row['needed_bytes'])}", parts)
 
         def slower(row: declared.Row) -> str:
@@ -53,7 +53,7 @@ class DevicesPage(page.Page[DevicesResult]):
                 return page.bar(f"{row['storage']}: does not fit", [])
             label = f"{row['storage']}: {units.percent(share)}"
             # Linux's replacement is not exact LRU: less memory may even take less time.
-            return page.bar(label, [(max(share, 0.0) / largest, "vermillion")])
+            return page.bar(label, [(max(share, 0.0) / largest_slowdown, "vermillion")])
 
         heads = ((palette.OKABE_ITO[colour], declared.ROWS.head(name))
                  for name, colour in _PARTS.items())  # fmt: skip

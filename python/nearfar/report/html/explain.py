@@ -1,4 +1,4 @@
-"""The page of ``nearfar explain``: the time of a row by code, region and term."""
+"""The page of ``nearfar explain``: time of a row of a paging run, by code, region and component."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class InfoPage(page.Page[Info]):
 
     def __init__(self, result: Info) -> None:
         """Write the headings."""
-        super().__init__(result, result)  # A summary is a dict, and its own record of the run.
+        super().__init__(result, result)  # An Info is also its own record of the run.
         self.found = result.content
         trace = self.found.get("trace", "")
         self.title = f"{trace or 'A trace'} - nearfar"

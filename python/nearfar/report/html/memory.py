@@ -38,7 +38,8 @@ def drawn(
     """The chart, with marks where the first curve has enough memory and where it thrashes.
 
     Data sets: ``points`` (``bytes``, ``value``, the name of the curve, labels), and ``marks``
-    (``bytes``, ``place``, ``text``). ``colour`` replaces the default encoding.
+    (``bytes``, ``place``: height of the text, 0 at the top, ``text``). ``colour`` replaces the
+    default encoding.
     """
     first = curves[0]
     marked = {first.enough(slowdown): f"within {units.percent(slowdown)}"}
@@ -69,7 +70,7 @@ def drawn(
 
 
 def section(curves: Sequence[MemoryCurve], title: str, caption: str) -> str:
-    """The section of the chart, which the script draws."""
+    """The section for the chart, which the page's script draws."""
     most = units.size(curves[0].whole.bytes)
     label = f"Time against memory size, as a multiple of that with {most}"
     return page.section("enough", title, page.chart("enough", label, caption), wide=True)

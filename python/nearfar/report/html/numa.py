@@ -1,4 +1,4 @@
-"""The page of allocations: time against size, and a picture of the filled nodes as SVG."""
+"""The HTML page of allocations: time against size, and pictures of the filled nodes as SVG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of all pages: parts, escaping, embedded data, styles, scripts.
+"""The base of all HTML pages: parts, escaping, embedded data, styles, scripts.
 
 Each study's page is a :class:`Page`. Strings from a trace or a file system are escaped: in HTML by
 :func:`text`, in scripts by :func:`embed`. The page's content security policy also forbids every
@@ -154,9 +154,9 @@ def details(summary: str, body: str) -> str:
 
 def section(identifier: str, title: str, body: str, wide: bool = False) -> str:
     """A section of the page; ``body`` is HTML."""
-    name = ' class="wide"' if wide else ""
+    css_class = ' class="wide"' if wide else ""
     return (
-        f'<section id="{identifier}"{name} aria-labelledby="{identifier}-title">'
+        f'<section id="{identifier}"{css_class} aria-labelledby="{identifier}-title">'
         f'<h2 id="{identifier}-title">{text(title)}</h2>{body}</section>'
     )
 

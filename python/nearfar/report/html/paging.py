@@ -71,7 +71,7 @@ class PagingPage(page.Page[PagingResult]):
         self, result: PagingResult, heatmap: HeatMap | None = None, info: Content | None = None
     ) -> None:
         """Make the script's data."""
-        # Storages of several machines: renamed to ``machine/storage`` in all but ``saved``.
+        # With several machines, storages are renamed to ``machine/storage``, except in ``saved``.
         super().__init__(findings.by_place(result), result.run)
         self.saved, self.heatmap, self.info = result, heatmap, info
         self.model = model(self.result)
@@ -103,7 +103,7 @@ class PagingPage(page.Page[PagingResult]):
         result, parts = self.result, []
         if findings.memories(result):
             series = "Fault rate against page size, a series for each memory size"
-            single = "TLB miss rate against page size"
+            single = f"TLB miss rate against page size{findings.of_first_machine(result)}"
             curves = answers.memory_curves(result)
             parts = [
                 *([_memory_section(result, curves)] if curves else []),
@@ -115,7 +115,8 @@ class PagingPage(page.Page[PagingResult]):
         if self.heatmap is not None:
             parts.append(heat.section(self.heatmap))
         if result.fits:
-            parts.append(page.section("fits", "Fitted curves", _fits(result), wide=True))
+            title = f"Fitted curves{findings.of_first_machine(result)}"
+            parts.append(page.section("fits", title, _fits(result), wide=True))
         return parts
 
     def _provenance(self) -> str:
@@ -215,8 +216,8 @@ def model(result: PagingResult) -> Model:
 
 def _parts(result: PagingResult) -> dict[str, str]:
     """The columns that add up to the time of a reference, and their colours."""
-    spent = bool(result.rows) and result.rows[0].get("cpu_ns") is not None
-    return dict(zip(findings.PARTS, _SPENT, strict=True)) if spent else _MODELLED
+    machine_view = bool(result.rows) and result.rows[0].get("cpu_ns") is not None
+    return dict(zip(findings.PARTS, _SPENT, strict=True)) if machine_view else _MODELLED
 
 
 def times(result: PagingResult) -> Times:
@@ -255,7 +256,7 @@ def _time_row(row: declared.Row, best: findings.Best, parts: Sequence[str]) -> c
 def _rate_chart(
     result: PagingResult, quantity: str, key: findings.Rate, series_count: int
 ) -> charts.Drawn:
-    """The chart of one quantity; ``series`` is the index of the memory size, or 0 for TLB."""
+    """The chart of a rate. Its data's ``series`` is the index of the memory size; 0 for TLB."""
     axis, of_memory = declared.ROWS.column(key).axis, quantity == "fault"
     spec = charts.rates(findings.page_sizes(result), series_count, axis, of_memory)
     memories = findings.memories(result)
@@ -434,7 +435,7 @@ def _fits(result: PagingResult) -> str:
             for name, coefficient in fit["coefficients"].items()
         )
         memory, reason = findings.memory_of_fit(fit), fit["reason"]
-        # A loaded result may have another word.
+        # A result loaded from a file may have an unknown verdict.
         known = fit["verdict"] if fit["verdict"] in signs else "bad"
         rows.append(
             [

@@ -226,20 +226,20 @@ def _value_label(value: float, time: bool) -> str:
 
 def _numbers(figure: Figure) -> str:
     series = figure["series"]
-    # A curve has no point at page sizes with too few frames.
-    curves = [{size: value for size, value in curve["points"]} for curve in series]
+    # A series has no point at a page size of which memory holds too few pages.
+    columns = [{size: value for size, value in one["points"]} for one in series]
     rows = [
         [
             page.prose(units.size(size)),
             *(
-                page.prose(_value_label(curve[size], figure["time"])) if size in curve else "-"
-                for curve in curves
+                page.prose(_value_label(column[size], figure["time"])) if size in column else "-"
+                for column in columns
             ),
         ]
-        for size in sorted(set().union(*curves))
+        for size in sorted(set().union(*columns))
     ]
     return page.table(
-        [paging_declared.ROWS.head("page_bytes"), *(curve["name"] for curve in series)],
+        [paging_declared.ROWS.head("page_bytes"), *(one["name"] for one in series)],
         rows,
         figure["title"],
     )

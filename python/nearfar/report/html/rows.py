@@ -29,7 +29,7 @@ _PLACES: Final = 60
 _SENTENCES: Final = 4
 #: Ratios from this one up are written as a factor, not as a percentage.
 _FACTOR: Final = 2.0
-#: Columns that say which program a row is of; the last two: in ``numa run`` and ``numa pair``.
+#: Columns that name a row's program: in ``numa run`` it is ``load``, in ``numa pair`` ``first``.
 _PROGRAMS: Final = ("program", "trace", "traces", "workload", "command", "load", "first")
 
 
@@ -217,7 +217,7 @@ class RowsPage(page.Page[Result]):
         return about + page.table(heads, rows, f"Change of {self.head}")
 
     def _charts(self) -> str:
-        """A chart for each program with several values of the key that varies most."""
+        """For each program, a chart of the metric over the key with the most values."""
         # Runs have no order, so they are on the axis only if nothing else varies.
         ordered = sorted(self.varying, key=lambda key: (key == "run", -len(self._values(key))))
         if not ordered or len(self._values(ordered[0])) > _PLACES:
@@ -228,8 +228,8 @@ class RowsPage(page.Page[Result]):
         rest = [key for key in others if key != series]
         body = ""
         for name, rows in self._programs().items():
-            # Other keys have the best row's values: not all combinations have rows, so means would
-            # not be comparable.
+            # Draw only rows with the best row's values of the other keys. Means over those keys
+            # would not be comparable, because not all combinations have rows.
             fixed = {key: _shown(key, self._best_row(rows)) for key in rest}
             rows = [r for r in rows if all(_shown(key, r) == fixed[key] for key in rest)]
             if len({_shown(across, row) for row in rows}) < 2:
@@ -304,7 +304,8 @@ class RowsPage(page.Page[Result]):
         table = page.table(heads, rows, f"{self.head}, {self.better} is better")
         if len(listed) < len(self.rows):
             table += (
-                f"<p>{len(listed)} of {len(self.rows)} rows; {page.path(self.source)} has all.</p>"
+                f"<p>{len(listed)} of {len(self.rows)} rows; "
+                f"for all, see {page.path(self.source)}.</p>"
             )
         return table if len(rows) <= 12 else page.details(f"{len(rows)} rows", table)
 

@@ -84,7 +84,7 @@ class RunPage(page.Page[Outcome]):
             for name, what in counters().items()
             if (count := self.result.counters[name])
         ]  # fmt: skip
-        return page.table(["event", "count", "a second", "meaning"], rows, "Events that occurred")
+        return page.table(["event", "count", "per second", "meaning"], rows, "Events that occurred")
 
 
 def _headline(result: Outcome) -> str:

@@ -67,7 +67,7 @@ def curve(result: WatchResult) -> charts.Drawn:
         for point in result.windows
     }
     times[Memory(row["memory_bytes"], None)] = 1 + row["slowdown"]
-    # With all that is resident, nothing is slower.
+    # A memory that holds all that was resident causes no slowdown.
     most = max(row["resident_bytes"], *(size.bytes for size in times))
     times.setdefault(Memory(most, None), 1.0)
     of_storage = MemoryCurve.of(str(row["storage"]), times, base=1.0)

@@ -59,7 +59,7 @@ def legend(spec: Spec, field: str, **keys: object) -> None:
         colour["legend"] = {"title": None, "orient": "top", **keys}
 
 
-#: The maximum number of legible places along an axis.
+#: The maximum number of categories along an axis whose labels are legible.
 PLACES = 24
 
 
@@ -75,8 +75,8 @@ def bars(rows: Sequence[Datum], title: str, *, x: str, series: str, axis: str, l
     Args:
         rows: mappings of ``value`` and of the keys named by ``x`` and ``series``, which are texts.
         title: of the chart.
-        x: key of the places along the axis, in the order of the rows.
-        series: key of the bars at one place, each in a colour.
+        x: key of the categories along the axis, in the order of the rows.
+        series: key of the bars of one category, each in a colour.
         axis: title of the axis of ``value``, with its unit.
         label: Vega expression of a tick, as in :mod:`nearfar.report.html.charts`.
     """
@@ -85,7 +85,7 @@ def bars(rows: Sequence[Datum], title: str, *, x: str, series: str, axis: str, l
     order = list(dict.fromkeys(str(row[x]) for row in rows))
     names = list(dict.fromkeys(str(row[series]) for row in rows))
     # Turn labels that would overlap; a letter takes about 6 pixels.
-    turned = sum(6 * len(place) + 12 for place in order) > WIDTH
+    turned = sum(6 * len(category) + 12 for category in order) > WIDTH
     data = alt.Chart(alt.NamedData("bars"))
     drawn = data.mark_bar().encode(
         x=alt.X(f"{x}:N", sort=order, axis=alt.Axis(labelAngle=-40 if turned else 0)),

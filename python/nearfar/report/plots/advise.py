@@ -1,4 +1,4 @@
-"""Predicted and simulated time by page size, of the first virtual machine."""
+"""Predicted and simulated time per reference by page size, for the result's first VM."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ _PARTS = {"T_A": "translation", "T_D": "data"}
 
 
 def draw(result: ExplainResult) -> Chart:
-    """A bar for each term: of translation and data, or of 4 KiB and the explained page size.
+    """A bar for each term, grouped by part (translation, data) or by page size (4 KiB, explained).
 
-    The latter if the run has ``--view machine`` and 4 KiB pages, and explains another size.
+    By page size if the run has ``--view machine`` and 4 KiB pages, and another size is explained.
     """
     rows: list[charts.Datum]
     if result.run["usual_ns"] is None:

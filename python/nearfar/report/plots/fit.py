@@ -1,4 +1,4 @@
-"""Fitted curves and measured points of the first quantity."""
+"""Fitted curves and measured points of the first quantity: rates of TLB misses or of faults."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _label(fit: Fit) -> str:
 
 
 def _points(fit: Fit, series: int) -> list[charts.Datum]:
-    """The measured points; the axis is logarithmic, so zeros have no value."""
+    """The measured points. A rate of 0 has no place on the logarithmic axis: its value is None."""
     fitted = (
         fit.predict(fit.page_bytes).tolist() if fit.coefficients else [None] * len(fit.measured)
     )

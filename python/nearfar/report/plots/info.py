@@ -1,4 +1,4 @@
-"""References by region and kind: the first chart after the heat map of a trace's page."""
+"""References by region and kind: the chart below the heat map in a trace's HTML report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time per reference by page size, at the middle memory size and the first storage.
+"""Time per reference by page size, at the recommendation's memory size and the first storage.
 
 Page sizes that thrash can take a thousand times as long as the best one. To keep the other bars
 visible, bars end at :data:`MAX` times the time of 4 KiB, with their time written on them.
@@ -48,7 +48,7 @@ def draw(result: PagingResult) -> Chart:
 
 
 def _clip(spec: charts.Spec, top: float) -> None:
-    """End the axis at ``top``, and write their time on longer bars."""
+    """End the axis at ``top``; on each longer bar, write the time that it stands for."""
     bars = spec["layer"][0]["encoding"]
     bars["y"]["scale"] = {"domain": [0, top], "nice": False}
     spec["layer"].append(

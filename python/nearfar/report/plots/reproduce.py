@@ -1,4 +1,4 @@
-"""The first redrawn figure of a paper; without one, how many statements hold."""
+"""The first redrawn figure of a paper; without one, the verdicts on published statements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def draw(result: Reproduced) -> Chart:
         return chart(drawn["spec"], title, points=drawn["points"], curves=drawn["curves"])
     counts = Counter((papers.label(row["paper"]), STATES[row["holds"]]) for row in result.rows)
     rows: list[charts.Datum] = [
-        {"paper": paper, "verdict": word, "value": n} for (paper, word), n in counts.items()
+        {"paper": paper, "verdict": verdict, "value": n} for (paper, verdict), n in counts.items()
     ]
     title, label = "Published statements and our results", charts.COUNT_LABEL
     return bars(rows, title, x="paper", series="verdict", axis="statements", label=label)

@@ -1,4 +1,4 @@
-"""The study's first metric by cell."""
+"""Chart of a sweep: the study's first metric by cell (one combination of the swept values)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time against fast memory or, with a single size, bandwidth by phase and policy."""
+"""Time against the size of fast memory, or else bandwidth by phase and policy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nearfar.tiering import TieringResult, of_memory
 
 
 def draw(result: TieringResult) -> Chart:
-    """Means over seeds."""
+    """Draw means over seeds: curves of time if there are any, else bars of bandwidth."""
     title = "\n".join(answers.answers(result))
     names = list(dict.fromkeys(row["policy"] for row in result.rows))
     if answers.policy_curves(result):

@@ -9,11 +9,11 @@ The name of a method is that of its module::
 
 ``watch`` observes the target for some seconds, uses at most a share of one processor, and returns
 :class:`nearfar.watch.samples.Watched`; it sends no signal, and restores what it changes even if it
-is interrupted. ``ERROR`` is measured (docs/watch.md): a test compares it with the record of the
-bench.
+is interrupted. ``ERROR`` is measured (docs/watch.md): a test compares it with the recorded results
+of the benchmark.
 
-To add one: the module, its place in :data:`ORDER`, a test, a row in docs/watch.md, and its error:
-``bench/run.py --only watch``.
+To add a method, write its module and a test, add it to :data:`ORDER` and to docs/watch.md, and
+measure its error: ``bench/run.py --only watch``.
 """
 
 from __future__ import annotations

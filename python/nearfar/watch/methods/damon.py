@@ -4,9 +4,9 @@ Starts a monitor of the target's processes (``/sys/kernel/mm/damon/admin``, oper
 the areas that have memory) with the kernel's default intervals, 5 ms samples and 100 ms
 aggregation, and reads the access count and age of each region
 (Documentation/admin-guide/mm/damon/usage.rst). If the kernel's thread uses more than half of the
-budget in a trial, the intervals grow accordingly; the other half is for reading the regions. With
-operations ``vaddr``, most regions would be unused addresses between areas. DAMON sees memory of
-virtual machines, and its cost does not grow with memory.
+budget (a share of a processor) in a trial, the intervals grow accordingly; the other half is for
+reading the regions. With operations ``vaddr``, most regions would be unused addresses between
+areas. DAMON sees memory of virtual machines, and its cost does not grow with memory.
 
 Do not use: for small programs, because a region counts as a whole. Refuses if somebody else uses
 DAMON. Needs root.
@@ -104,7 +104,7 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
                 found.ended = True  # the monitor ends with its processes
                 break
             longest = max(time.monotonic() - begun, 2 * sample * SAMPLES)
-            # If its thread is late, the kernel shows no region yet.
+            # If DAMON's thread is late, the kernel shows no region yet.
             if sets := _working_sets(context, pids, longest, sample):
                 found.cycles.append(sets)
             found.add(memory)

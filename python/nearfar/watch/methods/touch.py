@@ -1,9 +1,9 @@
 """Paging out once: anonymous memory that is swapped in again was used.
 
-Pages out each anonymous area (``process_madvise``, ``MADV_PAGEOUT``) and reads how much is resident
-after growing windows. Unlike accessed bits, it works for memory of virtual machines, and unused
-memory stays in swap. Each used page is swapped in once, which slows the target down. Paging
-everything out must fit in the whole budget; windows begin after it.
+Pages out each anonymous area (``process_madvise``, ``MADV_PAGEOUT``). Windows (periods) of growing
+length begin then, and at the end of each it reads how much is resident again. Unlike accessed bits,
+it works for memory of virtual machines, and unused memory stays in swap. Each used page is swapped
+in once, which slows the target down. Paging everything out must fit in the whole watch's budget.
 
 Do not use: without fast swap such as zram. Pages that the kernel reads ahead count as used.
 """
@@ -25,7 +25,7 @@ from nearfar.watch.target import PROC, Target, denied
 SUMMARY: Final = "paging memory out once; what is swapped in again is in use"
 ERROR: Final = (0.2, 0.1)
 
-#: Bytes to page out at a time, and after which the total cost can be estimated.
+#: Bytes to page out at a time. The total cost is estimated once this many are paged out.
 CHUNK: Final = 4 << 20
 
 #: System calls (asm-generic/unistd.h), and MADV_PAGEOUT.
@@ -62,7 +62,7 @@ def watch(target: Target, seconds: float, share: float, progress: Progress) -> W
 
 
 def _came_back(memory: Memory) -> tuple[float, float]:
-    # Nothing clears the accessed bits of files, so these include earlier use.
+    # Nothing clears the accessed bits of file pages, so `used_file` includes earlier use.
     return memory.anonymous, memory.used_file
 
 

@@ -46,7 +46,7 @@ impl Lists {
             }
             self.push_head(page);
         }
-        // The clock also ticks for each page that stays active (`move_folios_to_lru`).
+        // The clock `age` also ticks for each page that stays active (`move_folios_to_lru`).
         self.age += rotated;
         self.note_cost(kind, 0, rotated);
     }
@@ -111,7 +111,7 @@ impl Lists {
         }
         let weights = [swappiness, MAX_SWAPPINESS - swappiness];
         let costs = self.cost.map(|cost| cost + self.cost.iter().sum::<u64>());
-        // Below 600, so that products fit: the sum of `costs` is at most three times each cost.
+        // Each share is below 600, so that its products fit: the sum of `costs` is at most three times each.
         let shares =
             TYPES.map(|kind| weights[kind] * (costs[0] + costs[1] + 1) / (costs[kind] + 1));
         let scaled = |count: u64, share: u64| match count * share {
@@ -124,8 +124,9 @@ impl Lists {
 
     /// Evict at least one page, and a whole batch if possible.
     pub(super) fn reclaim(&mut self, bits: &mut impl AccessBits) {
-        // Terminates: no accessed bit is set during reclaim, and with new statistics an empty
-        // inactive list is low, so repeated scans make every page inactive and unreferenced.
+        // Terminates: no accessed bit is set during reclaim. Once the statistics are up to date,
+        // `inactive_is_low` holds for an empty inactive list, so repeated scans make every page
+        // inactive and unreferenced.
         loop {
             let skipped = self.free_pages(false, bits);
             if self.evicted.is_empty() && skipped {
@@ -174,7 +175,7 @@ impl Lists {
         skipped
     }
 
-    /// Whether [`Lists::scan_counts`] may be non-zero: a share of one page rounds to 0.
+    /// Whether [`Lists::scan_counts`] may be non-zero. If a list has one page to scan, its share rounds to 0.
     #[inline]
     fn may_scan(&self, priority: u32) -> bool {
         priority == 0

@@ -78,7 +78,7 @@ impl Generations {
         if self.isolated.is_empty() && scanned < limit { 0 } else { scanned }
     }
 
-    /// `get_type_to_scan`, with the summands of `positive_ctrl_err`; only first tiers are in use.
+    /// `get_type_to_scan`, with the constants that `positive_ctrl_err` adds. All counts are of tier 0.
     fn type_to_scan(&self, swappiness: u64) -> usize {
         let [anon, files] = &self.feedback;
         let refaulted =
@@ -165,8 +165,8 @@ impl Generations {
         }
     }
 
-    /// `try_to_shrink_lruvec` at one priority. Returns the highest priority at which the next call
-    /// has an effect.
+    /// `try_to_shrink_lruvec` at one priority. Returns a priority above which the next call would
+    /// neither scan nor age.
     fn shrink_all(
         &mut self,
         priority: u32,

@@ -24,9 +24,9 @@ impl Generations {
 
     /// `try_to_inc_max_seq`: walk the page tables and start a generation.
     pub(super) fn age(&mut self, swappiness: u64, tables: &PageTables, bits: &mut impl AccessBits) {
-        // With swappiness 0, only files.
+        // With swappiness 0, only file pages are walked.
         let first = usize::from(swappiness == 0);
-        // The lists instead of page tables: the order of the walk has no effect.
+        // Walk the lists instead of the page tables: the order of the walk has no effect.
         for generation in 0..GENERATIONS as usize {
             for kind in first..2 {
                 for place in 0..self.lists[generation][kind].places() {
@@ -77,7 +77,7 @@ impl Generations {
         let mut young = 1;
         for &near in referenced {
             let flags = self.pages[near];
-            // As in the kernel (`can_swap` of `get_pfn_folio`).
+            // Around a file page, the kernel skips anonymous pages (`can_swap` of `get_pfn_folio`).
             if of_file && flags & FILE == 0 {
                 continue;
             }

@@ -1,10 +1,10 @@
-//! The top of the stack: a ring, so that a push moves no other page.
+//! The top of the LRU stack: a ring, so that a push moves no other page.
 
 /// Pages in the ring.
 pub const FRONT: usize = 32;
-/// A place whose page was freed.
+/// Entry of a place (position from the top) whose page was freed.
 pub const HOLE: u32 = u32::MAX;
-/// A place that was never used. Like [`HOLE`], not a page id.
+/// Entry that was never used. Like [`HOLE`], not a page id.
 const EMPTY: u32 = u32::MAX - 1;
 
 /// The pages on top; place 0 is the topmost.
@@ -26,7 +26,7 @@ impl Front {
         self.len
     }
 
-    /// The first place of `page`.
+    /// The first place of `page`, which may be [`HOLE`].
     pub fn place(&self, page: u32) -> Option<usize> {
         // From the top, where most pages are found.
         let (wrapped, top) = self.ring.split_at(self.head);

@@ -1,4 +1,5 @@
-//! The slots of the stack below its top: which are live, and the rank of a slot among them.
+//! The slots of the LRU stack below its top: which are live (hold a page or a hole), and the rank of a slot
+//! among the live ones.
 //!
 //! Counts at fixed widths instead of a Fenwick tree: a rank is then a branch-free sum, while the
 //! loops of a tree have a different length each time, which processors mispredict.

@@ -12,12 +12,12 @@ pub(super) type Histogram = [u64; BINS];
 /// Page flag: its count is in the histogram, because it was sampled or halved.
 pub(super) const COUNTED: u8 = 1;
 
-/// `get_idx`.
+/// The bin of a count (`get_idx`).
 pub(super) fn bin(count: u32) -> usize {
     ((count.saturating_add(1)).ilog2() as usize).min(BINS - 1)
 }
 
-/// Counts of mappings, or of base pages.
+/// Counts of mapped pages (base or huge), or of base pages.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub of: Vec<u32>,

@@ -11,7 +11,7 @@ use super::super::{Memory, Page};
 use super::counts::{COUNTED, Counts, Histogram, WEIGHT, bin};
 use super::{MemtisKnobs, base_pages};
 
-/// A base page that was hot at its last sample or halving: `may_hot`.
+/// Flag of a base page that was hot at its last sample or halving: Memtis's `may_hot`.
 const WAS_HOT: u8 = COUNTED << 1;
 /// Huge pages in this bin or above are hot throughout, and are not split.
 const VERY_HOT: usize = 13;
@@ -37,6 +37,7 @@ impl Samples {
 pub(super) struct Splitter {
     /// By base page; empty until there is a huge page.
     counts: Counts,
+    /// The lowest bin of hot base pages.
     threshold: usize,
     /// Samples in the fast node.
     fast: Samples,
@@ -163,7 +164,7 @@ impl Splitter {
         if span > 1 && hot > 0 {
             self.in_use += 1;
             if own_bin < VERY_HOT {
-                // 11 is the kernel's, to "scale down".
+                // Memtis's kernel divides by 11, to "scale down".
                 self.skews.push((skew_bin(squares / 11 / hot / hot), page));
             }
         }
@@ -188,7 +189,8 @@ impl Splitter {
         self.must_choose = true;
     }
 
-    /// The threshold of base pages is adapted; after a halving, huge pages to split are chosen.
+    /// Adapt the threshold of base pages to `lowest`, at which those that are hot fit the fast node. After a
+    /// halving (`cooled`), only lower it, and choose huge pages to split if that is due.
     pub(super) fn adapt(&mut self, lowest: usize, cooled: bool) {
         if !cooled {
             self.threshold = lowest;

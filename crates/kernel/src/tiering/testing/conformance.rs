@@ -189,7 +189,7 @@ impl View {
             used[to.index()] += 1;
         }
         for (node, used) in NodeId::all(mem.nodes()).zip(&used) {
-            // A live memory exceeds a node's budget if no node has room.
+            // In the runtime, first touches do not wait for room: they may exceed a node's budget.
             let free = mem.capacity(node).saturating_sub(*used);
             let tenant = mem.used(Tenant::ONLY, node);
             assert_eq!((mem.free(node), tenant), (free, *used), "free and used, {node:?}");

@@ -1,4 +1,4 @@
-//! For tests of policies and of worlds: the reference implementation of [`Memory`], costs and
+//! For tests of policies and of implementations of [`Memory`]: its reference implementation, costs and
 //! settings at which every mechanism takes effect within a few hundred references, and programs to run.
 
 use proptest::prelude::*;
@@ -84,7 +84,7 @@ pub fn huge_steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..250)
 }
 
-/// A program that thrashes: all pages once, so that the first fill the fast node; then pages 8 to 23
+/// A program that thrashes: all pages once, so that the first ones fill the fast node; then pages 8 to 23
 /// repeatedly. Of ten references, `writes` are stores.
 pub fn thrashing(writes: u32) -> Vec<Step> {
     let hot = (0..6000u32).map(|i| (8 + i * 7 % 16, i * 13 % 10 < writes));
@@ -172,12 +172,12 @@ pub fn thrash(name: &str, writes: u32) -> Vec<Action> {
     memory.actions.into_iter().map(|(_, action)| action).collect()
 }
 
-/// A page moved to the fast node while the program waits.
+/// Whether the action moved a page to the fast node while the program waited.
 pub fn is_promotion(action: &Action) -> bool {
     matches!(action, Action::Moved(_, NodeId::FAST))
 }
 
-/// A page moved away from the fast node by a copy.
+/// Whether the action moved a page, by a copy, to a node other than the fast one.
 pub fn is_demotion(action: &Action) -> bool {
     matches!(action, Action::Moved(_, to) if *to != NodeId::FAST)
 }

@@ -1,4 +1,4 @@
-//! Requests to the file, and the pages in their buffers.
+//! Requests to the far tier's file, and the pages in their buffers. A slot is a page's place in the file.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -154,7 +154,7 @@ impl Queue {
                 Use::Free | Use::Loaded(_) | Use::Refused(_) => {}
             }
         }
-        // Discard loaded pages only if nothing is in flight: they are about to be used.
+        // Loaded pages are about to be used: discard one only if no request is in flight.
         while (!self.free.is_empty() || self.ring.count() == 0)
             && let Some(request) = self.waiting.front().copied()
             && let Some(buffer) = self.buffer()

@@ -1,8 +1,9 @@
-//! Costs on a machine by place and code, and the private memory of each region.
+//! Costs on a machine by place (an address range of a region) and site (the code), and the private
+//! memory of each region.
 //!
 //! The pass over the trace is that of `--view machine` ([`Touches`]); all page sizes share it. Only
-//! touches and references that can fault get a place and code; most references are only counted by
-//! block.
+//! references that every page size must process (touches), or that may fault, get a place and a
+//! site; most references are only counted by block.
 
 use nearfar_hardware::processor::{Hierarchy, Processor};
 use nearfar_trace::{Batch, KindSet, Reader, Result};
@@ -21,8 +22,8 @@ use crate::paging::machine::waits::{Costs, PageSize, Watch};
 use crate::paging::options::Options;
 use crate::slot;
 
-/// Attribute the costs at each of `page_sizes`. `memory` has the empty page table, TLB and memory that
-/// determine faults for lack of memory.
+/// Attribute the costs at each of `page_sizes`. `memory`: a page table, a TLB and a memory, all empty, to
+/// simulate faults for lack of memory.
 pub fn explain(
     reader: &Reader,
     options: &Options,
@@ -31,7 +32,7 @@ pub fn explain(
     lives: bool,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<Vec<Explained>> {
-    // As `Observe::SKIPS` requires.
+    // Finds every line in the first level, as `Observe::SKIPS` requires.
     let hierarchy = Hierarchy::for_ages(&processor.caches);
     let mut touches = Touches::new(reader, options, processor, hierarchy, lives)?;
     let mut places = Places::new(reader, options.page_sizes[0], memory)?;
@@ -47,14 +48,14 @@ pub fn explain(
         .collect();
     let taken = |places: &mut Places| std::mem::take(&mut places.entries);
     let chunk = |size: &mut Size, chunk: &Chunk, entries: &Vec<Entry>| size.chunk(chunk, entries);
-    let passes = (&mut places, taken, chunk);
-    simulate(&mut touches, &mut sizes, options.threads, passes, on_progress)?;
+    let observer = (&mut places, taken, chunk);
+    simulate(&mut touches, &mut sizes, options.threads, observer, on_progress)?;
     let (_, maps) = touches.totals();
     debug_assert_eq!(maps, places.mapped);
     places.finish(sizes, processor.map_ns)
 }
 
-/// Counts by place id and by site id, and the kernel's counts.
+/// Counts by id of the place and of the site, and the kernel's counts.
 #[derive(Clone, Default)]
 struct ByPlace {
     places: Vec<Counts>,
@@ -83,7 +84,7 @@ impl<T: Eq + std::hash::Hash> Ids<T> {
     }
 }
 
-/// A reference that has touches.
+/// A reference that added touches to the chunk.
 struct Entry {
     /// Number of touches in the chunk up to the end of this reference.
     until: usize,
@@ -191,7 +192,8 @@ impl Places {
             slot(&mut self.counts.places, state.place).references += references;
             state.place = place;
         }
-        // The blocks of `pages`: without lifetimes, pages in one address space; with them, 4 KiB.
+        // The block number for `pages`. Without lifetimes: the page number, without the address space.
+        // With them: the number of the 4 KiB page.
         let unit = match &self.pages {
             Pages::Permanent { shift, .. } => lifetimes::address(number << PAGE) >> shift,
             Pages::Lives(_) => number,
@@ -288,12 +290,12 @@ impl Observe for Places {
         if access.changes && access.write || known.is_none_or(|state| state.stamp != self.stamp) {
             self.apply(access);
         }
-        // A record references each page once.
+        // Count one reference per page: at the record's first line, and at each page's first line.
         let new = access.first || access.addr.is_multiple_of(self.page_bytes);
         self.blocks[access.block as usize].references += u64::from(new);
     }
 
-    fn stable(&self, thread: usize) -> u64 {
+    fn stable_until(&self, thread: usize) -> u64 {
         if self.running == Some(thread) { self.names.next_event } else { 0 }
     }
 
@@ -312,6 +314,7 @@ impl Observe for Places {
     fn touched(&mut self, chunk: &Chunk, number: u64, maps: u64) {
         let ((place, region), site, by_kernel) = (self.place(number), self.site(), self.by_kernel);
         if maps != self.mapped {
+            // Given: faults that need no device.
             let given = maps - self.mapped;
             self.counts.add((place, site, by_kernel), &Counts { given, ..Counts::default() });
             self.mapped = maps;
@@ -323,7 +326,7 @@ impl Observe for Places {
 /// One page size.
 struct Size<'a> {
     size: PageSize<'a>,
-    /// Costs up to the last entry.
+    /// Costs up to the end of the previous entry.
     before: Costs,
     counts: ByPlace,
     memory: RegionMemory,

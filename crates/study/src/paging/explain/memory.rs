@@ -11,10 +11,11 @@ use crate::slot;
 /// The target of a reference.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
+    /// Id of the page.
     pub page: u32,
     /// Number of the page, which selects the set of a TLB.
     pub number: u64,
-    /// The page's frame, or [`NO_FRAME`].
+    /// Id of the page's frame (see [`crate::lifetimes`]), or [`NO_FRAME`].
     pub frame: u32,
 }
 
@@ -109,7 +110,7 @@ impl TlbAndMemory {
     }
 }
 
-/// A memory of pages, which are frames of a page table.
+/// A simulated memory. What policies call a page is a frame of the page table: `page` is its id.
 pub trait Memory: Send {
     /// The next reference to `page`, whose page number is `number`, is its first.
     fn begin(&mut self, _page: u32, _number: u64) {}
@@ -147,7 +148,7 @@ impl Visitor for NewMemory {
     }
 }
 
-/// LRU: a list of pages by last reference. The word of a link is 1 for a resident page.
+/// LRU: a list of pages by last reference. `links[page]` is 1 for a resident page, else 0.
 struct LruMemory {
     frames: u64,
     used: u64,

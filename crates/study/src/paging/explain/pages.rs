@@ -62,8 +62,8 @@ impl Pages {
         }
     }
 
-    /// The [`lifetimes::place`] of an address of this thread. Must be called for every record, in
-    /// order.
+    /// `addr` with the thread's address space ([`lifetimes::place`]); without lifetimes, `addr`. Must
+    /// be called in order, at least for the first record after an event or a change of thread.
     pub fn place(&mut self, thread: u32, addr: u64) -> u64 {
         let Pages::Lives(lives) = self else { return addr };
         if lives.running != Some(thread) {

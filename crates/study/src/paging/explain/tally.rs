@@ -1,4 +1,4 @@
-//! Counts by place and by code.
+//! Adds up events by memory region and address range, and by the code that caused them.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub const MIN_RANGE_SHIFT: u32 = 16;
 pub struct Tally {
     names: Names,
     counted: Counted,
-    /// The last fetch by thread.
+    /// Address of each thread's last instruction fetch.
     fetched: FxHashMap<u32, u64>,
     /// log2 of the bytes of a cell; cells are merged into ranges at the end.
     cell_shift: u32,
@@ -73,7 +73,7 @@ impl Tally {
         self.counts.references += references;
     }
 
-    /// Switch to the place of an address.
+    /// Make the page and cell of `addr` the current ones.
     fn enter(&mut self, addr: u64) {
         let place = (addr >> 12, addr >> self.cell_shift);
         if self.current != Some(place) {
@@ -83,7 +83,7 @@ impl Tally {
         }
     }
 
-    /// Add `counts` to the counts of their place.
+    /// Add `counts` to the counts of the current region and cell.
     fn commit(&mut self) {
         if let Some((_, cell)) = self.current.take() {
             let counts = std::mem::take(&mut self.counts);
@@ -108,11 +108,11 @@ pub struct Counted {
     pub kernel: Counts,
     /// By region id and cell.
     pub places: FxHashMap<(u32, u64), Counts>,
-    /// By code; `None` before the thread's first fetch.
+    /// By code and its address; `None` before the thread's first fetch.
     pub sites: FxHashMap<Option<(names::Code, u64)>, Counts>,
 }
 
-/// The sites with most events, and the sum of all other sites; `name_of` returns the name of a region.
+/// The sites (code addresses) with most events, and the sum of all others; `name_of` names a region.
 fn top_sites(
     sites: FxHashMap<Option<(names::Code, u64)>, Counts>,
     programs: &[String],
@@ -150,8 +150,8 @@ fn top_sites(
 }
 
 impl Counted {
-    /// The result. [`Names::finish`] returns the final region of each region id (`merged`) and the names of
-    /// final regions (`texts`). `resident`: peak bytes of private memory by region id.
+    /// Make the result. `merged` and `texts` are from [`Names::finish`]: the final region of each region id,
+    /// and the names of final regions. `resident`: peak bytes of private memory by region id.
     pub fn explained(
         self,
         (merged, texts): &(Vec<u32>, Vec<Option<String>>),

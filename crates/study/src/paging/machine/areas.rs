@@ -1,14 +1,14 @@
-//! Time and memory by area of the address space.
+//! Time and memory by area: a mapping of the address space, such as the heap.
 
 use crate::slot;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AreaCosts {
-    /// Waiting time of threads, before overlap, in picoseconds.
+    /// Waiting time of threads in picoseconds, as if no two waits overlapped.
     pub wait_ps: u64,
     /// Time of faults, in picoseconds.
     pub fault_ps: u64,
-    /// Part of `fault_ps` that fills memory.
+    /// Part of `fault_ps` for faults that raised the peak of private memory or mapped an existing page.
     pub start_ps: u64,
     /// Mapped private memory since the last [`Areas::pass`], and its part in larger pages; both in
     /// small pages.
@@ -26,7 +26,7 @@ impl Areas {
         slot(&mut self.0, area)
     }
 
-    /// Pass `ns` nanoseconds at the previous private memory; `mapped` is the memory by area from now on.
+    /// Advance the time by `ns` with the memory of the last call. `mapped` is the memory from now on.
     pub fn pass(&mut self, ns: f64, mapped: &[[u64; 2]]) {
         // Grow the table to the areas of `mapped`.
         self.of((mapped.len() as u32).max(1) - 1);

@@ -4,10 +4,11 @@
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Page {
     pub number: u64,
+    /// Id of its block: see [`super::touches::Touch::block`].
     pub block: u32,
     /// Cache line of its page-table entry: see [`super::touches::Touch::line`].
     pub line: u32,
-    /// Writes do not change the state of the page.
+    /// Whether writes leave the state of the page unchanged.
     pub settled: bool,
 }
 
@@ -17,8 +18,9 @@ pub const NO_PAGE: Page = Page { number: u64::MAX, block: 0, line: 0, settled: t
 /// Size of the direct-mapped table of positions.
 const HINTS: usize = 256;
 
-/// The most recently used 4 KiB pages of a thread, as many as the smallest first TLB level has
-/// entries. Every first TLB level contains them, at any page size. They leave in LRU order.
+/// The most recently used 4 KiB pages of a thread, which leave in LRU order. Their maximum is the number of
+/// entries for small or large pages in the first TLB level, whichever is lower: so this level contains them
+/// at any page size.
 #[derive(Clone)]
 pub struct Last {
     /// Pages with the time of their last use; 0 for none.
@@ -56,30 +58,30 @@ impl Last {
     pub fn find(&mut self, number: u64, now: u64) -> Option<Page> {
         let hash = number as usize % HINTS;
         let hint = &mut self.hints[hash];
-        let mut place = usize::from(*hint);
-        if self.pages[place].0.number != number {
+        let mut index = usize::from(*hint);
+        if self.pages[index].0.number != number {
             if self.counts[hash] == 0 {
                 return None;
             }
-            place = self.pages.iter().position(|(page, _)| page.number == number)?;
-            *hint = place as u16;
+            index = self.pages.iter().position(|(page, _)| page.number == number)?;
+            *hint = index as u16;
         }
-        let (page, used) = &mut self.pages[place];
+        let (page, used) = &mut self.pages[index];
         *used = now;
         Some(*page)
     }
 
     pub fn put(&mut self, page: Page, now: u64) -> Put {
         if self.find(page.number, now).is_some() {
-            let place = usize::from(self.hints[page.number as usize % HINTS]);
-            self.pages[place].0 = page;
+            let index = usize::from(self.hints[page.number as usize % HINTS]);
+            self.pages[index].0 = page;
             return Put::Known;
         }
         let oldest = self.pages.iter().enumerate().min_by_key(|(_, (_, used))| *used);
-        let place = oldest.map_or(0, |(place, _)| place);
-        let (old, used) = std::mem::replace(&mut self.pages[place], (page, now));
+        let index = oldest.map_or(0, |(index, _)| index);
+        let (old, used) = std::mem::replace(&mut self.pages[index], (page, now));
         let hash = page.number as usize % HINTS;
-        self.hints[hash] = place as u16;
+        self.hints[hash] = index as u16;
         self.counts[hash] += 1;
         if used > 0 {
             self.counts[old.number as usize % HINTS] -= 1;

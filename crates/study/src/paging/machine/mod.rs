@@ -2,17 +2,17 @@
 //! faults.
 //!
 //! One pass over the trace. The caches are simulated once, because they do not depend on the page
-//! size ([`touches`]). Each page size processes only *touches*: references to pages that are not among
-//! the thread's most recent ones ([`last`]), and misses of the first cache level. It tracks which
-//! pages are large ([`pages`]), simulates TLBs and walks, and adds up the waiting time of threads
-//! ([`waits`]).
+//! size ([`touches`]). The simulation of each page size processes only *touches*: references to pages
+//! that are not among the thread's most recent ones ([`last`]), and misses of the first cache level. It
+//! tracks which pages are large ([`pages`]), simulates TLBs and walks, and adds up the waiting time of
+//! threads ([`waits`]).
 //!
 //! The cache lines of page tables depend on the page size, so they do not go through the simulated
 //! caches. Whether a level contains such a line is estimated from its last use and the age of the
 //! lines that the level evicts ([`nearfar_hardware::processor::Ages`]).
 //!
-//! Memory is unlimited in this view; only [`crate::thp`] can limit it. The cost of smaller memories is
-//! added from the faults of the study. File pages are read with [`nearfar_kernel::readahead`], and
+//! Memory is unlimited here, unless [`crate::thp`] limits it. The paging study counts the faults of
+//! smaller memories itself, and adds their cost. File pages are read with [`nearfar_kernel::readahead`], and
 //! threads wait for them ([`files`]).
 
 pub(crate) mod areas;
@@ -72,7 +72,7 @@ pub struct Time {
     pub resident_bytes: u64,
     /// Share of large pages that were read before they were written.
     pub read_first_share: f64,
-    /// Requests for pages of files that were not read before.
+    /// Storage requests for file pages that were not read before.
     pub file_requests: u64,
     /// Waiting for `file_requests`, on each storage.
     pub file_ns: Vec<f64>,
@@ -94,7 +94,8 @@ pub(super) fn check(page_sizes: &[u64]) -> Result<()> {
     }
 }
 
-/// The time of each page size of `options`, in their order.
+/// The time of each page size of `options`, in their order. Without `lives`, the trace's events are
+/// ignored.
 ///
 /// In a trace captured with `--sample`, instructions, first touches and events are exact, and so are
 /// `cpu_ns`, faults and resident memory. Other waiting times are lower bounds: caches and TLBs see

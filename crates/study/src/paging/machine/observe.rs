@@ -5,29 +5,29 @@ use nearfar_trace::Batch;
 use super::touches::Chunk;
 
 pub trait Observe {
-    /// Whether to pass records that change no state to [`Observe::repeats`] first. Needs
-    /// `Hierarchy::for_ages`, which finds every line in the first level.
+    /// Whether records that change no page's state are first passed to [`Observe::repeats`]. If so, the
+    /// simulated caches must be `Hierarchy::for_ages`, which finds every line in the first level.
     const SKIPS: bool = false;
-    /// Number of the thread's first record that may not be passed to [`Observe::repeats`].
-    fn stable(&self, _thread: usize) -> u64 {
+    /// Only the thread's records with numbers below the result may be passed to [`Observe::repeats`].
+    fn stable_until(&self, _thread: usize) -> u64 {
         0
     }
-    /// A record that changes no state references a block. Returns whether it was counted; if not, it
-    /// is passed to [`Observe::record`] and [`Observe::access`].
+    /// A record references a block (see [`crate::lifetimes`]) and changes no page's state. Returns whether
+    /// it was counted; if not, it is passed to [`Observe::record`] and [`Observe::access`].
     fn repeats(&mut self, _block: u32) -> bool {
         false
     }
-    /// The last fetch of the records counted by [`Observe::repeats`].
+    /// [`Observe::repeats`] has counted records with instruction fetches, the last of them at `addr`.
     fn fetched(&mut self, _thread: usize, _addr: u64) {}
     fn batch(&mut self, _batch: &Batch) {}
-    /// An event happened, so pages may have changed.
+    /// An event of the trace, such as `unmap`, was applied: pages may have changed.
     fn event(&mut self) {}
     /// Record number `at` begins.
     fn record(&mut self, _at: u64, _thread: usize, _addr: u64, _kind: u8) {}
     /// The current record references a line.
     fn access(&mut self, _access: Access) {}
-    /// The last access, to page `number`, added touches to the chunk. `maps`: faults so far that mapped
-    /// pages of the page cache.
+    /// The last access, to page `number`, added touches ([`super::touches`]) to the chunk. `maps`: number
+    /// of faults so far that mapped pages of the page cache.
     fn touched(&mut self, _chunk: &Chunk, _number: u64, _maps: u64) {}
 }
 

@@ -1,5 +1,5 @@
-//! Reference implementation of the machine's view: one page size, reference by reference, with the
-//! cache lines of page tables in the simulated caches. Shows the error of the fast implementation.
+//! Reference implementation of `--view machine`, for tests: simulates one page size, skips no reference, and
+//! keeps the cache lines of page tables in the simulated caches. Shows the error of the fast implementation.
 
 use nearfar_hardware::processor::{Found, Hierarchy, Line};
 use nearfar_trace::{Batch, Columns, KindSet, Reader, Result, last_byte};
@@ -66,7 +66,7 @@ impl<'a> OneByOne<'a> {
         }
     }
 
-    /// Apply the pending changes, and charge their faults to `thread`, if any.
+    /// Apply the pending changes of blocks (touched 4 KiB pages). Charge their faults to `thread`, if any.
     fn changes(&mut self, thread: Option<u32>) {
         let changes = self.surroundings.of(&mut self.blocks);
         changes.for_each(|change| self.size.change(&change, thread));
@@ -85,14 +85,15 @@ impl<'a> OneByOne<'a> {
             self.space = self.blocks.spaces().of_thread(thread);
             self.running = Some(thread);
         }
+        // The address, combined with the number of its address space.
         let placed = lifetimes::place(self.space, addr);
         let [write, fetch] = [KindSet::WRITES, KindSet::FETCHES].map(|set| set.has(kind));
         let shift = self.hierarchy.line_shift();
         for line in placed >> shift..=last_byte(placed, batch.size[at]) >> shift {
             let found = self.hierarchy.access(line, fetch);
             let number = line >> (SMALL - shift);
-            let born = self.blocks.find(number).is_none();
-            let block = self.blocks.reference(number, write || born && modifies(batch, at));
+            let is_new = self.blocks.find(number).is_none();
+            let block = self.blocks.reference(number, write || is_new && modifies(batch, at));
             self.changes(Some(thread));
             for fetch in self.surroundings.fetches() {
                 self.size.fetch(fetch, thread, instructions);

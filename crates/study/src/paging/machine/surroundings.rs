@@ -1,4 +1,5 @@
-//! The private memory around new blocks, and the reads of files that they cause.
+//! The private memory around new blocks, and the reads of files that new blocks cause. A *block* is a
+//! touched 4 KiB page.
 
 use nearfar_kernel::readahead::{Access, Fetch, Readahead};
 use rustc_hash::FxHashSet;
@@ -15,7 +16,8 @@ pub type Changed = (Change, (u64, u64));
 
 #[derive(Default)]
 pub struct Surroundings {
-    /// Mapped parts of files, of 2^[`AROUND`] bytes: file, and part number with the address space.
+    /// Parts of files, of 2^[`AROUND`] bytes, that faults have mapped: the file, and the number of the
+    /// part combined with that of the address space.
     mapped: FxHashSet<(u32, u64)>,
     files: Readahead,
     fetches: Vec<Fetch>,
@@ -29,9 +31,10 @@ impl Surroundings {
             if let Change::Born { number, backing, written, .. } = *change
                 && let Backing::Object { object, start, of_file: true, private, .. } = backing
             {
+                // The address, combined with the number of its address space.
                 let place = number << SMALL;
                 let page = lifetimes::address(place).wrapping_sub(start) >> SMALL;
-                // System calls access the page cache, at addresses in the upper half.
+                // Accesses of system calls to the page cache have kernel addresses in the trace.
                 let access = if place >> 63 == 1 { Access::Call } else { Access::Mapped };
                 if access == Access::Call && written {
                     self.files.write(object, page);

@@ -20,7 +20,7 @@ use crate::slot;
 
 /// Minimum number of records per chunk.
 const CHUNK: u64 = 1 << 18;
-/// Touches between two samples of the ages of the caches.
+/// Touches between two samples of the [`Ages`] at which caches evict lines.
 pub const AGED: usize = 1 << 10;
 /// Slots of [`Touches::settled`].
 const SLOTS: usize = 1 << 12;
@@ -30,11 +30,11 @@ const SLOTS: usize = 1 << 12;
 pub enum TlbOp {
     /// Nothing: the first level contains the page, at any page size.
     None,
-    /// A page is used, and becomes one of the thread's last pages.
+    /// A page is used, and becomes one of the thread's last pages: the most recently used ([`Last`]).
     Enter,
     /// A page leaves the thread's last pages; pages leave in the order of their last use.
     Leave,
-    /// A page is used once.
+    /// [`Enter`](Self::Enter), then at once [`Leave`](Self::Leave).
     Once,
 }
 
@@ -47,7 +47,7 @@ pub struct Touch {
     pub instructions: u64,
     /// References so far.
     pub now: u64,
-    /// Block id of the page.
+    /// Id of the page's block: [`Blocks`] tracks the lifetimes of touched 4 KiB pages.
     pub block: u32,
     /// Id of the cache line of the page's page-table entry, in the order of first use.
     pub line: u32,
@@ -68,7 +68,7 @@ pub struct Chunk {
     pub fetches: Vec<(usize, Fetch)>,
     /// Times in which no thread runs, each with the indices of the next touch and of the next change.
     pub idle: Vec<(usize, usize, Idle)>,
-    /// The ages of the caches at every [`AGED`] touches.
+    /// The [`Ages`] at which caches evict lines, sampled every [`AGED`] touches.
     pub ages: Vec<Ages>,
 }
 
@@ -105,6 +105,7 @@ pub struct Touches {
     lines: PageMap<u32>,
     /// Blocks whose next write may remove a translation.
     watched: Vec<bool>,
+    /// Private memory around new blocks, and the file reads that new blocks cause.
     surroundings: Surroundings,
     records: u64,
 }
@@ -115,9 +116,9 @@ impl Touches {
         options: &Options,
         processor: &Processor,
         hierarchy: Hierarchy,
-        lives: bool,
+        has_lifetimes: bool,
     ) -> Result<Self> {
-        let events = if lives { Events::all(reader)? } else { Events::none() };
+        let events = if has_lifetimes { Events::all(reader)? } else { Events::none() };
         let parallel: Vec<f64> = events.parallel().collect();
         let mut groups = reader.groups(Columns::ALL);
         let group = groups.next()?;
@@ -246,8 +247,8 @@ impl Touches {
         observer: &mut impl Observe,
     ) -> usize {
         let thread = batch.thread[range.start];
-        let stable = observer.stable(thread as usize);
-        let records = stable.saturating_sub(self.records + range.start as u64);
+        let stable_until = observer.stable_until(thread as usize);
+        let records = stable_until.saturating_sub(self.records + range.start as u64);
         let records = range.len().min(usize::try_from(records).unwrap_or(usize::MAX));
         let range = range.start..range.start + records;
         let Some(state) = self.threads.get_mut(thread as usize) else { return 0 };
@@ -358,7 +359,7 @@ impl Touches {
         }
         let removes = |block: Option<u32>| match block {
             Some(block) => self.watched.get(block as usize) == Some(&true),
-            // The new block may be in a huge zero page.
+            // The new block may be in a huge zero page, which its first write replaces.
             None => self.blocks.unsettled(number),
         };
         let known = self.blocks.find(number);
@@ -379,7 +380,7 @@ impl Touches {
         page
     }
 
-    /// Empty the last pages of all threads, because a translation may be removed.
+    /// Let all last pages of all threads leave, because a translation may be removed.
     fn leave(&mut self, chunk: &mut Chunk) {
         for thread in 0..self.threads.len() {
             for fetch in [false, true] {
@@ -449,7 +450,7 @@ impl Touches {
 /// faults as a write.
 pub fn modifies(batch: &Batch, at: usize) -> bool {
     let next = at + 1;
-    // Compare addresses without spaces: records after an event may not have been placed yet.
+    // Ignore address spaces: records after an event may not have theirs in `addr` yet.
     let place = |at: usize| (lifetimes::address(batch.addr[at]), batch.thread[at]);
     next < batch.len()
         && (batch.kind[at], batch.kind[next]) == (Kind::Load as u8, Kind::Store as u8)

@@ -24,7 +24,7 @@ pub use course::Moment;
 /// How many touches ahead page state is prefetched.
 const AHEAD: usize = 16;
 
-/// Waiting times of threads before overlap, in picoseconds.
+/// Waiting times of threads in picoseconds, before overlap: as if no two waits overlapped.
 #[derive(Clone, Copy, Debug, Default)]
 struct Terms {
     tlb: u64,
@@ -39,7 +39,7 @@ pub struct Costs {
     pub walks: u64,
     /// First-level TLB misses that hit the second level.
     pub second_hits: u64,
-    /// Faults that need no device.
+    /// Faults, except those that wait for a file.
     pub given: u64,
     /// Time of these faults, in picoseconds.
     pub given_ps: u64,
@@ -64,7 +64,7 @@ impl Costs {
 
 /// Observes the processing of a chunk.
 pub trait Watch {
-    /// The area of a new block, if costs are counted by area.
+    /// Number of the area (a named part of the address space) of a new block, if costs are counted by area.
     fn area(&mut self, _change: &Change) -> u32 {
         0
     }
@@ -102,7 +102,7 @@ pub trait Lines {
     fn found(&mut self, line: Line, touch: &Touch) -> Found;
 }
 
-/// Estimates the cache level from the last use of each line and the ages of the caches.
+/// Estimates the cache level of a line from its last use and the ages at which caches evict lines.
 #[derive(Default)]
 struct Aged {
     /// Last use of lines with entries of 4 KiB pages, in the guest's and the host's table, by line
@@ -139,7 +139,7 @@ pub struct PageSize<'a> {
     pages: Pages,
     /// TLB entry of pages of each order.
     entries: [Entry; ORDERS],
-    /// The course of the run, if it is recorded; khugepaged runs at its moments.
+    /// The course of the run (memory over time), if it is recorded. khugepaged runs at each moment.
     course: Option<Vec<Moment>>,
     clock: Clock,
     /// Costs by area, if they are counted.
@@ -219,9 +219,9 @@ impl<'a> PageSize<'a> {
         let mut fetches = chunk.fetches.iter().peekable();
         let mut idle = chunk.idle.iter().peekable();
         for (index, touch) in chunk.touches.iter().enumerate() {
-            while let Some((_, next, idle)) = idle.next_if(|(before, ..)| *before <= index) {
-                self.changes(&chunk.changes[applied..*next], Some(touch.thread), watch);
-                applied = *next;
+            while let Some((_, until, idle)) = idle.next_if(|(before, ..)| *before <= index) {
+                self.changes(&chunk.changes[applied..*until], Some(touch.thread), watch);
+                applied = *until;
                 self.idle(*idle);
             }
             let later = &chunk.changes[applied..];
@@ -245,9 +245,9 @@ impl<'a> PageSize<'a> {
             self.touch(touch, &mut aged);
             watch.touched(index, || self.costs());
         }
-        for (_, next, idle) in idle {
-            self.changes(&chunk.changes[applied..*next], None, watch);
-            applied = *next;
+        for (_, until, idle) in idle {
+            self.changes(&chunk.changes[applied..*until], None, watch);
+            applied = *until;
             self.idle(*idle);
         }
         self.changes(&chunk.changes[applied..], None, watch);
@@ -278,7 +278,7 @@ impl<'a> PageSize<'a> {
             self.pages.area = watch.area(&change.0);
         }
         self.change(change, thread);
-        // Allocating a large page takes long and adds much memory, so it is a moment of the course.
+        // Allocating a large page takes long and adds much memory: record a moment.
         if self.pages.faults.pages[1..] != faults.pages[1..] {
             self.moment();
         }
@@ -300,6 +300,7 @@ impl<'a> PageSize<'a> {
                 self.thread(thread).fault_ps += ps;
             }
             let fills = self.pages.fills.since(fills);
+            // Faults that fill memory: they raise its peak, or map existing pages.
             let start_ps = self.fault_ps(fills) + more.maps * self.map_ps;
             if let Some(areas) = &mut self.areas {
                 let area = areas.of(self.pages.area);
@@ -372,19 +373,20 @@ impl<'a> PageSize<'a> {
             Found::Streamed | Found::Memory => self.terms.dram += ps,
         }
         let thread = &mut self.threads[touch.thread as usize];
-        // Otherwise only every [`AGED`] touches, so that older traces keep their results.
+        // Traces without counts of parallel threads (older ones) update this only every [`AGED`]
+        // touches, in `chunk`, so that their results stay the same.
         if self.clock.is_measured() {
             thread.instructions = touch.instructions;
         }
         if touch.tlb != TlbOp::None {
             let entry = self.entries[self.pages.order(touch.block)];
-            let place = touch.number << SMALL;
+            let addr = touch.number << SMALL;
             if touch.tlb == TlbOp::Leave {
-                return thread.translation.leave(place, entry, touch.fetch);
+                return thread.translation.leave(addr, entry, touch.fetch);
             }
-            let answer = thread.translation.enter(place, entry, touch.fetch);
+            let answer = thread.translation.enter(addr, entry, touch.fetch);
             if touch.tlb == TlbOp::Once {
-                thread.translation.leave(place, entry, touch.fetch);
+                thread.translation.leave(addr, entry, touch.fetch);
             }
             match answer {
                 Answer::First => {}

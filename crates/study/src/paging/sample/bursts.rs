@@ -1,16 +1,17 @@
 //! TLB misses from bursts of references (SMARTS: Wunderlich, Wenisch, Falsafi, Hoe, ISCA 2003).
 //!
-//! A trace that was captured with `--sample` has bursts: all references of a thread for a while. Each
-//! burst is measured after a warm-up that starts with an empty TLB. The TLB of the whole run would have
-//! all entries of this TLB, so a hit is certain. A miss is certain if its set is full, otherwise it is
-//! *uncertain*. The lower end of the interval counts no uncertain miss, the upper end all; the estimate
-//! is the middle. Both ends are then extended by two standard errors and by a bound of misses too rare
-//! for the bursts. For the second level, this assumes that the first level passes on the same references
-//! as in the whole run.
+//! A trace that was captured with `--sample` has bursts: all references of a thread for a while. Each burst
+//! is measured after a warm-up that starts with an empty TLB. A TLB simulated over the whole run would
+//! contain all entries of this one, so a hit is certain. A miss is certain if its set is full, otherwise it
+//! is *uncertain*. The lower end of the interval counts no uncertain miss, the upper end all; the estimate is
+//! the middle. Both ends are then extended by two standard errors and by an upper bound on misses too rare to
+//! occur in a burst. For the second level, this assumes that the first level passes on the same references as
+//! in the whole run.
 //!
-//! A burst represents the references of its part of the run, whose number varies with the code: misses
-//! are a ratio estimate, weighted by this number (Cochran, Sampling Techniques, 6.4). With fewer than
-//! [`MIN_BURSTS`] bursts, the interval extends from no miss to a miss in every reference.
+//! All bursts have the same number of code blocks. Each represents a part of the run, and parts differ in
+//! their number of references: misses are a ratio estimate, weighted by this number (Cochran, Sampling
+//! Techniques, 6.4). With fewer than [`MIN_BURSTS`] bursts, the interval extends from no miss to a miss
+//! in every reference.
 //!
 //! Bursts ignore events, so a page that is unmapped and mapped again within a burst stays in the TLB.
 
@@ -44,7 +45,7 @@ fn warm_up(tlb: TlbSpec) -> u64 {
     (4 * u64::from(entries)).max(2000)
 }
 
-/// One level of a TLB, with the number of entries in each set.
+/// One level of a TLB, with the number of entries filled so far in each set.
 struct WarmingLevel {
     buffer: Buffer,
     ways: u32,
@@ -231,7 +232,7 @@ impl Bursts {
             let error = (squares * bursts / (bursts - 1.0)).sqrt() / weights;
             (ratio * references, error * references)
         };
-        // The rule of three, for single misses outside the bursts, but not for a phase without bursts.
+        // The rule of three bounds single misses outside the bursts, but not those of a phase without bursts.
         let records = measured.iter().map(|burst| burst.records).sum::<u64>().max(1);
         let rare = 3.0 * references / records as f64;
         let (low, low_error) = total(|burst| burst.misses);

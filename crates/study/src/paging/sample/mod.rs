@@ -42,7 +42,7 @@ const GROUPS: u32 = 8;
 const MIN_GROUP_PAGES: f64 = 125.0;
 /// Half-width of a 95 % interval in standard errors of a mean of [`GROUPS`] values (Student's t).
 const HALF_WIDTH: f64 = 2.365;
-/// Records per chunk of a group.
+/// Maximum number of records that a simulation collects before it applies them.
 const CHUNK: usize = 1 << 18;
 
 /// Pages of 4 KiB whose hash is in a range.
@@ -54,7 +54,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Bits of a page number without the address space.
+    /// Bits of a page number below the number of its address space.
     const MASK: u64 = ((1 << SPACE_SHIFT) - 1) >> PAGE_SHIFT;
 
     pub fn new(sample: &PageSample) -> Self {
@@ -84,7 +84,7 @@ impl Sample {
     }
 }
 
-/// A page size without cells.
+/// A page size without results (cells).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LeftOut {
     pub page_bytes: u64,
@@ -94,7 +94,7 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    /// A page size without cells at any memory size.
+    /// A page size that has no results, however large the memory.
     pub fn without(page_bytes: u64) -> Self {
         Self { page_bytes, least_memory: None }
     }
@@ -142,7 +142,7 @@ fn check(sample: &PageSample, pages: u64, reader: &Reader) -> Result<()> {
     Err(Error::input(reader.path().display().to_string(), what, fix))
 }
 
-/// Round a rate up to two digits.
+/// Round a rate up to two significant digits.
 fn round_up(rate: f64) -> f64 {
     let digits = 10f64.powf(1.0 - rate.log10().floor());
     ((rate * digits).ceil() / digits).min(1.0)
@@ -162,7 +162,7 @@ pub struct Sampled<'a> {
     /// The sample that the trace holds.
     pub sample: &'a PageSample,
     pub options: &'a Options,
-    /// Pages have lifetimes.
+    /// Pages begin and end with the trace's events ([`crate::lifetimes`]).
     pub lives: bool,
     /// Memory sizes in bytes, each with its fraction if it was given as one.
     pub memory: &'a [(u64, Option<f64>)],
@@ -170,8 +170,8 @@ pub struct Sampled<'a> {
 }
 
 impl Sampled<'_> {
-    /// The cells of 4 KiB pages. `job` creates the simulation of a group of pages with its share of
-    /// all pages, for memories of these numbers of frames.
+    /// The cells (results) of 4 KiB pages, one per memory size. `job` creates a simulation; it takes a
+    /// group of pages with its share of all pages, and the memory sizes in frames.
     ///
     /// # Errors
     /// If the trace cannot be read, or the sample has too few pages; errors of `on_progress`.
@@ -284,8 +284,8 @@ impl Larger {
         larger
     }
 
-    /// Of `cells`, counted from the recorded references, those that are exact because memory holds all
-    /// pages, with TLB misses from bursts; and the page sizes without an exact cell.
+    /// Split `cells`, which were counted from the recorded references. Those whose memory holds all pages
+    /// are exact, and get TLB misses from bursts. A page size without an exact cell is left out.
     pub fn exact(self, trace: &TraceSample, cells: Vec<Cell>) -> (Vec<Cell>, Vec<LeftOut>) {
         let (exact, others): (Vec<Cell>, Vec<Cell>) =
             cells.into_iter().partition(|cell| cell.frames >= cell.pages);

@@ -1,4 +1,5 @@
-//! Passes over the trace of a sample: one counts the whole trace, one simulates the sampled pages.
+//! Passes over a trace captured with `--sample`: one counts pages and simulates the TLB in bursts, one
+//! simulates memories with the sampled pages.
 
 use std::ops::Range;
 
@@ -26,6 +27,7 @@ pub struct TraceSample {
     sampled: FxHashSet<u64>,
     /// All touched pages, as blocks of 4 KiB.
     pub touched: BlockSet,
+    /// TLBs, simulated in *bursts*: stretches of the trace with every reference of one thread.
     pub bursts: Bursts,
     /// References of the selected kinds that the program made. One that crosses a page border counts
     /// once, because the number of crossings is unknown.
@@ -43,8 +45,8 @@ enum Piece<'a> {
     Records(&'a Batch, Range<usize>, u64),
 }
 
-/// Pass the pieces of a trace to `on_piece` in order, with the set to which it must apply events. With
-/// lifetimes, addresses of records are replaced by their places in the address spaces.
+/// Pass the pieces of a trace to `on_piece` in order, with a resident set, to which `on_piece` must apply
+/// the events. With lifetimes, addresses of records are combined with the number of their address space.
 fn pieces(
     study: &Sampled<'_>,
     on_progress: &mut dyn FnMut(u64) -> Result<()>,
@@ -54,7 +56,7 @@ fn pieces(
     // Tracks address spaces; resident pages only if `on_piece` adds records.
     let mut set = ResidentSet::new(options.spaces(reader), options.files);
     let mut events = if lives { Events::new(reader)? } else { Events::none() };
-    // A burst has the records of one thread.
+    // The thread selects the records of a burst, and determines the address space of a record.
     let thread = reader.info().threads.len() > 1 || lives && set.spaces().several();
     let mut groups = reader.groups(Columns { thread, ..Columns::PAGING });
     let (mut batch, mut at) = (Batch::default(), 0);
@@ -104,6 +106,7 @@ impl TraceSample {
             born: (0, 0),
             peak_pages: 0,
         };
+        // Pages to which further references change nothing in `set`.
         let mut recent = Recent::default();
         pieces(study, on_progress, &mut |piece, set| match piece {
             Piece::Event(event) => {
@@ -148,8 +151,8 @@ impl TraceSample {
     }
 }
 
-/// Apply the records of sampled pages, and the events between them, to the simulations of each group
-/// and, last, of the whole sample.
+/// Apply the records of sampled pages, and the events between them, to `simulations`: one for each group
+/// of the sampled pages, and the last for the whole sample.
 pub fn simulate(
     study: &Sampled<'_>,
     sample: Sample,

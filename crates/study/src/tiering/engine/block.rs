@@ -1,4 +1,4 @@
-//! Blocks of a program's accesses, with the ends of pages and translations between them.
+//! Blocks of a program's accesses; between them, pages are freed and translations removed.
 
 use nearfar_kernel::tiering::Page;
 
@@ -30,7 +30,7 @@ impl Access {
         self.0 & 1 == 1
     }
 
-    /// This access of a program whose first page is `first`.
+    /// This access with `first` added to its page number, except for the zero page.
     #[inline]
     pub fn shifted(self, first: u32) -> Self {
         match self.page() {
@@ -45,14 +45,14 @@ impl Access {
 pub enum End {
     /// Free a page; its number may be reused.
     Page(Page),
-    /// Remove the TLB entries of a page that was unmapped, or is shared from now on; the page stays.
+    /// Remove the TLB entries of a page whose mapping changed (`munmap`, `fork`, `mremap`); it stays.
     Translation(Page),
     /// Free all mapped pages of a range: first page and count.
     Pages(Page, u32),
 }
 
 impl End {
-    /// This end in a program whose first page is `first`.
+    /// This end with `first` added to its page number.
     pub fn shifted(self, first: u32) -> Self {
         match self {
             End::Page(page) => End::Page(page.skip(first)),

@@ -11,10 +11,11 @@ const METER_ACCESSES: u64 = 64;
 /// The next accesses of a thread.
 #[derive(Debug, Default)]
 pub struct Queue {
+    /// Accesses, and between them the ends of pages and of translations.
     block: Block,
     /// Index of the next access.
     at: usize,
-    /// Number of the block's ends applied.
+    /// Number of the block's ends that were applied.
     ended: usize,
     /// Faults of the next access so far.
     faults: u32,

@@ -45,13 +45,13 @@ pub struct Workload {
     #[serde(default = "one")]
     pub threads: u32,
     /// Loads or stores that a thread has in flight at once, capped at the processor's fill buffers.
-    /// Ignored if an operation is a row of pages.
+    /// Ignored if `access` is whole pages.
     #[serde(default = "one")]
     pub misses: u32,
     /// Processor time of an operation besides its accesses.
     #[serde(default)]
     pub work: Option<Time>,
-    /// Bytes of an operation: one line, or a row of pages, which is accessed in order.
+    /// Bytes of a *row*, which one operation accesses: one cache line, or whole pages in order.
     pub access: Size,
     /// Operations of all threads in the warm-up and in each round.
     pub operations: u64,
@@ -194,8 +194,8 @@ impl Workload {
         })
     }
 
-    fn parse(place: &str, text: &str) -> Result<Self> {
-        let wrong = |what: String| Error::input(place.to_owned(), what, "");
+    fn parse(name: &str, text: &str) -> Result<Self> {
+        let wrong = |what: String| Error::input(name.to_owned(), what, "");
         let workload: Self = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
             let what = error.message().replace('\n', " ");

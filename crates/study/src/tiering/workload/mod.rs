@@ -118,9 +118,9 @@ pub struct Prepared {
     pub footprint: u64,
     /// Pages mapped before the first phase, in order of their numbers; others at first touch.
     pub mapped: u32,
-    /// Bytes of an access: of an operation, or of each of its pages.
+    /// Bytes of an access: those of an operation, at most a page.
     pub access_bytes: u64,
-    /// Accesses per operation: 1 line, or the pages of a row.
+    /// Accesses per operation: one for each page of the *row*, the part of an array that it uses.
     pub row: u32,
     pub phases: Vec<Phase>,
     /// Threads of the program, for TLB shootdowns.
@@ -353,7 +353,7 @@ impl Prepared {
 /// A stream of accesses.
 pub struct Source {
     workload: Arc<Prepared>,
-    /// State of the random number generator at the start of repeated draws.
+    /// The initial state of `rng`, restored each time that draws repeat ([`Array::draws`]).
     begin: Rng,
     rng: Rng,
     mix: Mix,
@@ -387,11 +387,11 @@ impl Source {
         let (row, threads) = (self.workload.row, u64::from(self.workload.parallel));
         let weight: f64 = used.iter().map(|region| region.weight).sum();
         let repeat = used.iter().map(|region| region.draws).max().unwrap_or(0).div_ceil(threads);
-        let moved = |region: &Region| {
+        let offset_of = |region: &Region| {
             let rounds = f64::from(self.round.unwrap_or(0)) * region.shift;
             (rounds.fract() * f64::from(region.rows)) as u64
         };
-        let moved: Vec<u64> = used.iter().map(|region| moved(region)).collect();
+        let offsets: Vec<u64> = used.iter().map(|region| offset_of(region)).collect();
         let mut randoms = [0; DRAW_BATCH];
         let mut left = count.div_ceil(row as usize);
         while left > 0 {
@@ -423,11 +423,11 @@ impl Source {
                     }
                 }
                 let region = used[chosen];
-                let mut place = region.row(*random, self.at, self.thread, threads);
-                if moved[chosen] > 0 {
-                    place = ((u64::from(place) + moved[chosen]) % u64::from(region.rows)) as u32;
+                let mut index = region.row(*random, self.at, self.thread, threads);
+                if offsets[chosen] > 0 {
+                    index = ((u64::from(index) + offsets[chosen]) % u64::from(region.rows)) as u32;
                 }
-                let page = region.first + place * row;
+                let page = region.first + index * row;
                 let write = self.mix.write(page, *random);
                 if row == 1 {
                     out.push(Access::new(page, write));

@@ -21,8 +21,8 @@ pub(super) enum Choice {
     Ranked(Ranks),
 }
 
-/// Parts of an array by rank: a cycle of draws has each row of part `r` exactly `r` times, in one random
-/// order that repeats.
+/// Parts of an array, ranked from 0: a cycle of draws yields each row of part `r` exactly `r` times, in one
+/// random order that repeats.
 #[derive(Clone, Debug)]
 pub(super) struct Ranks {
     /// Rows of a part.
@@ -40,9 +40,9 @@ impl Ranks {
         Self { rows, draws, order: Permutation::new(draws, KEY) }
     }
 
-    /// The row of the draw at this place of a cycle.
-    fn row(&self, place: u64) -> u32 {
-        let draw = self.order.apply(place);
+    /// The row of the draw at this position in a cycle.
+    fn row(&self, position: u64) -> u32 {
+        let draw = self.order.apply(position);
         // The draws of part r begin at r (r - 1) / 2 times its rows.
         let part = (1 + 8 * (draw / self.rows)).isqrt().div_ceil(2);
         (part * self.rows + draw % self.rows) as u32
@@ -74,17 +74,17 @@ impl Region {
         }
     }
 
-    /// The row of operation `at` of one of `threads` threads, which begin at different places.
+    /// The row of operation `at` of one of `threads` threads, which begin at different points of a cycle.
     #[inline]
     pub fn row(&self, random: u64, at: u64, thread: u32, threads: u64) -> u32 {
-        let turn = |of: u64| (of * u64::from(thread) / threads + at) % of;
+        let position = |cycle: u64| (cycle * u64::from(thread) / threads + at) % cycle;
         let rows = u64::from(self.rows);
         match &self.choice {
             Choice::Draws(draws) => draws.draw(random),
             Choice::Uniform => ((random >> 32) * rows >> 32) as u32,
-            Choice::Sequential => turn(rows) as u32,
-            Choice::Chase(order) => order.get(turn(rows) as usize).copied().unwrap_or_default(),
-            Choice::Ranked(ranks) => ranks.row(turn(ranks.draws)),
+            Choice::Sequential => position(rows) as u32,
+            Choice::Chase(order) => order.get(position(rows) as usize).copied().unwrap_or_default(),
+            Choice::Ranked(ranks) => ranks.row(position(ranks.draws)),
         }
     }
 }

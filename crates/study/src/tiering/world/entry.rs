@@ -1,9 +1,9 @@
 //! A page-table entry: the complete state of a page in one byte, so that every query takes one
 //! memory access.
 //!
-//! Two bits are its node, two the node of its shadow. A shadow is on a slower node than its master, so
-//! node 0 means no shadow. Both are stored complemented, so that 0 is the impossible pair (3, 3), which
-//! stands for a page that is not mapped. The other four bits are flags.
+//! Two bits are the page's node, two the node of its shadow: the frame from which it was promoted, on a
+//! slower node. So shadow node 0 means no shadow. Both are stored complemented, so that 0 is the impossible
+//! pair (3, 3), which stands for a page that is not mapped. The other four bits are flags.
 
 use nearfar_kernel::tiering::NodeId;
 

@@ -136,7 +136,7 @@ impl Memory for World {
         if let Some(frames) = self.free_shadow(page) {
             self.tally(page, |count| count.shadow_reclaims += frames);
         }
-        // On a faster node, the dirty bit says whether the page was written since its promotion.
+        // A promotion clears the dirty bit, which then shows later writes; a demotion keeps it.
         let dirty = if to > from { DIRTY } else { 0 };
         self.entries[page.index()] = entry::at(to, None) | self.entry(page) & dirty;
         self.count_move(page, from, to, frames);

@@ -55,11 +55,11 @@ pub struct World {
     clocks: Vec<Time>,
     pub(super) current: usize,
     load: Load,
-    /// When the current event began.
+    /// When the current event (such as a fault, or a step of a worker) began.
     pub(super) event: Time,
     /// Cost of the current event so far, picoseconds.
     charged: f64,
-    /// Picoseconds for which copies of this step use each node.
+    /// Picoseconds for which copies of the kernel thread's current step use each node.
     moved: [f64; MAX_NODES],
     /// Copies begun in the current event, and the threads to wake when they are complete.
     begun: Vec<(Page, Thread)>,
@@ -247,7 +247,7 @@ impl World {
         self.copies.get(&page).copied()
     }
 
-    /// A mapped page that is not being copied, with its node and frames.
+    /// The node and number of frames of a page, if it is mapped and not being copied.
     fn movable(&self, page: Page) -> Result<(NodeId, u64), Refused> {
         if !self.mapped(page) {
             return Err(Refused::State);

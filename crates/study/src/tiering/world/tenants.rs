@@ -13,13 +13,13 @@ pub(super) struct Account {
     pub counters: Counters,
     /// Frames in use, by node.
     pub used: [u64; MAX_NODES],
-    /// Frames of shadow copies: current and peak.
+    /// Frames of shadows, the old frames of promoted pages: current and peak.
     pub shadows: u64,
     pub shadows_peak: u64,
     /// Picoseconds of an access by node and [load, store] under the current traffic, with the processor time
     /// of [`Program::work`].
     pub cost: [[u64; 2]; MAX_NODES],
-    /// Accesses at the last measurement.
+    /// Accesses until the last measurement of traffic, by node and [load, store].
     pub metered: [[u64; 2]; MAX_NODES],
     pub threads: Range<usize>,
     /// When the last of its ended threads ended.

@@ -21,7 +21,7 @@ pub(super) struct Load {
     tlb_misses: u64,
     /// Demand on each node at the last measurement; empty before it.
     demands: Vec<Demand>,
-    /// Time of the threads besides accesses at the last measurement, picoseconds.
+    /// Time of the threads for all but accesses, between the last two measurements, picoseconds.
     away: f64,
 }
 

@@ -1,4 +1,4 @@
-//! A hash table that numbers blocks of addresses by order of appearance.
+//! A hash table from the numbers of blocks (address / block size) to their ordinals, in order of appearance.
 
 use crate::hash::{PageMap, spread};
 
@@ -11,10 +11,11 @@ const EMPTY: u64 = 0;
 /// Minimum slots per block, so that second probes are rare.
 const SPARSE: usize = 8;
 
-/// Ordinals of blocks, in order of appearance, by block number. At most 2^24 blocks.
+/// The table: at most 2^24 blocks. In arguments, `block` is a block's number.
 pub(super) struct BlockTable {
     slots: Vec<u64>,
     far: PageMap<u32>,
+    /// By ordinal.
     numbers: Vec<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! [`Memory`] for the reference implementation, as literally as the contract can be written.
+//! [`Memory`] for [`ReferenceMemory`]. Each method does literally what the contract in [`Memory`] says.
 
 use super::super::super::{
     Action, Capability, Commit, Context, DropReason, Limit, Memory, NodeId, Page, Refused, Tenant,

@@ -1,10 +1,11 @@
 //! A memory that is slow, small and obviously right: the reference implementation of [`Memory`].
 //!
 //! Its data structures follow the contract: frames that hold content, a map of pages, a frame list for
-//! every shadow and every copy in progress. The content of a frame is the number of the last write
-//! that reached it, so a read that does not return the last write is detected at once. Each action
-//! has a fixed cost. Tests compare the decisions in the simulator with those in this memory. Unlike
-//! the simulator, it can lack capabilities, pin pages, and copy in the background.
+//! every shadow (an equal copy in a slower node) and every copy in progress. The content of a frame is the
+//! number of the last write that reached it, so a read that does not return the last write is detected at
+//! once. Each action has a fixed cost, charged to its event (a fault, a step of a thread, ...). Tests
+//! compare the decisions in the simulator with those in this memory. Unlike the simulator, it can lack
+//! capabilities, pin pages, and copy in the background.
 
 use std::collections::BTreeMap;
 
@@ -42,6 +43,7 @@ struct Mapping {
     frames: Vec<usize>,
     accessed: bool,
     dirty: bool,
+    /// The next reference causes a hint fault.
     armed: bool,
     protected: bool,
     shadow: Option<(NodeId, Vec<usize>)>,
@@ -52,7 +54,7 @@ struct Mapping {
 struct Copy {
     node: NodeId,
     frames: Vec<usize>,
-    /// When the copy is complete; never before the event that began it has ended.
+    /// When the copy is complete; [`Time::NEVER`] until the event that began it has ended.
     complete: Time,
 }
 
@@ -247,7 +249,7 @@ impl ReferenceMemory {
         self.actions.push((self.event, action));
     }
 
-    /// Map the page at its first touch, as set-up does: nothing is charged.
+    /// Map the page at its first touch. The mapping itself costs nothing.
     ///
     /// # Errors
     /// No node has room.

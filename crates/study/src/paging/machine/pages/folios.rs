@@ -17,16 +17,16 @@ pub struct Folio {
     pub at: u16,
     /// Page-table entries of all processes that map a part of it; one for each 4 KiB.
     pub mapped: u32,
-    /// Number of the last reclaim that found the folio referenced.
+    /// Number of the last reclaim that found the folio referenced, and cleared its accessed bits.
     pub cleared: u32,
-    /// The area that the folio was allocated for.
+    /// Number of the area (a named part of the address space) that the folio was allocated for.
     pub area: u32,
     /// The 2 MiB range that maps the folio in the process that allocated it.
     pub key: u64,
 }
 
 impl Folio {
-    /// Whether a part of the folio is not mapped.
+    /// Whether a part of the folio is surely not mapped; `mapped` counts several processes.
     pub fn is_partial(&self) -> bool {
         self.mapped < 1 << self.order
     }

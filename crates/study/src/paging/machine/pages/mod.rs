@@ -51,9 +51,10 @@ const SWAPPED: u32 = u32::MAX - 2;
 /// The folio of touched pages that the program freed and reclaim dropped.
 const DROPPED: u32 = u32::MAX - 3;
 
-/// A touched block of 4 KiB.
+/// A *block*: a small page (4 KiB) that was touched. It stays the same block if it moves.
 #[derive(Clone, Copy, Debug, Default)]
 struct Block {
+    /// Number of the small page, which includes its address space.
     number: u64,
     /// Order of the block's TLB entry.
     order: u8,
@@ -65,10 +66,11 @@ struct Block {
     lazy: bool,
     /// Reclaim evicted the block: the next reference faults.
     away: bool,
-    /// Number of threads that have the block among their last pages.
+    /// Number of threads that have the block among their most recently used pages.
     pins: u16,
     /// Number of reclaims before the last reference to the block.
     used: u32,
+    /// Number of the area: a named part of the address space, such as the heap.
     area: u32,
 }
 
@@ -97,12 +99,12 @@ pub type Removed = (u64, u8);
 pub struct Pages {
     policy: Policy,
     khugepaged: Option<Khugepaged>,
-    /// Free blocks of 2 MiB; `u64::MAX`: unlimited.
+    /// Free contiguous memory, in units of 2 MiB; `u64::MAX`: unlimited.
     free: u64,
     blocks: Vec<Block>,
     tables: BTreeMap<u64, Box<Table>>,
     folios: Folios,
-    /// Private memory by advice, for khugepaged.
+    /// Ranges of private memory with their advice; not the areas of [`Block::area`].
     areas: Ranges<Advice>,
     /// Mapped private memory of all processes, in small pages. Memory shared by a fork counts in each.
     mapped: u64,
@@ -124,7 +126,7 @@ pub struct Pages {
     /// Peak of the mapped memory, in small pages.
     pub peak_mapped: u64,
     pub faults: Faults,
-    /// Faults that raised the peak of private memory.
+    /// Faults that raised [`Pages::peak`], without reads from swap.
     pub fills: Faults,
     pub events: Events,
     /// Number of huge pages that replaced the huge zero page.
@@ -242,7 +244,7 @@ impl Pages {
         self.tables.entry(number >> HUGE).or_insert_with(Table::new)
     }
 
-    /// Map `pages` small pages of a table, from index `first`, to a folio, in place of old mappings.
+    /// Map `pages` small pages of table `key`, from index `first`, to a folio, in place of old mappings.
     fn map(&mut self, key: u64, first: usize, pages: usize, folio: u32) {
         let table = self.tables.entry(key).or_insert_with(Table::new);
         for slot in &mut table.folio[first..first + pages] {
@@ -292,7 +294,8 @@ impl Pages {
             Backing::Unknown | Backing::Zeros => true,
             Backing::Object { private, .. } => private && written,
         };
-        // `around` is (0, 0) in mappings of files and shared memory; a private copy there has 4 KiB.
+        // `around`: first and last page of the private memory around the page; (0, 0) in mappings of
+        // files and shared memory, where a private copy has 4 KiB.
         if !private || around == (0, 0) {
             if private {
                 self.small(number);

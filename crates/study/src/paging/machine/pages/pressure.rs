@@ -12,7 +12,8 @@ use crate::lifetimes::SPACE_SHIFT;
 const SPACE: u32 = SPACE_SHIFT - 21;
 
 impl Pages {
-    /// Apply a touch. Returns whether the block faulted: it was in swap, or dropped.
+    /// Apply a touch: a reference that does not hit the first cache and TLB level at every page size.
+    /// Returns whether the block (4 KiB page) faulted: it was in swap, or dropped.
     ///
     /// A page counts as referenced while it is one of a thread's last pages ([`super::super::last`]),
     /// because most references to these are not touches.
@@ -93,7 +94,7 @@ impl Pages {
             }
             self.map(key, at, 1, new);
         }
-        // The block of 2 MiB is not free: a part of it is still in use.
+        // The 2 MiB of the folio are not free contiguous memory: a part is still in use.
         if u32::from(order) == HUGE && !small.is_empty() {
             self.free = free;
         }

@@ -1,4 +1,4 @@
-//! Pages that end, move, are copied by a fork, or are merged.
+//! Pages that end, move, are copied by a fork, or are merged. A block is a touched 4 KiB page.
 
 use nearfar_kernel::thp::khugepaged;
 use nearfar_kernel::thp::{Advice, HUGE};
@@ -9,7 +9,7 @@ use super::{Block, NONE, OTHER, Pages, RANGE, SWAPPED, Table, shoot_down};
 use crate::lifetimes::SPACE_SHIFT;
 
 impl Pages {
-    /// The keys of the tables in a range of pages.
+    /// The keys (page number >> [`HUGE`]) of the tables in a range of pages.
     fn keys(&self, (first, last): (u64, u64)) -> Vec<u64> {
         self.tables.range(first >> HUGE..=last >> HUGE).map(|(key, _)| *key).collect()
     }
@@ -22,7 +22,7 @@ impl Pages {
         (from as usize..to as usize, to - from == RANGE as u64)
     }
 
-    /// End the pages of a range, which stays mapped if `kept`.
+    /// Drop the pages of a range. `kept`: its virtual mapping stays (`MADV_DONTNEED`).
     pub(super) fn end(&mut self, range: (u64, u64), kept: bool) {
         for key in self.keys(range) {
             let (part, whole) = Self::part(key, range);
@@ -43,7 +43,7 @@ impl Pages {
                     shoot_down(ended, &mut self.removed);
                 }
             }
-            // A page table stays if other memory is mapped around it (`free_pgtables`).
+            // Free a page table with its whole range, or if an unmap empties it (`free_pgtables`).
             if whole || !kept && table.folio.iter().all(|folio| *folio == NONE) {
                 self.tables.remove(&key);
             }

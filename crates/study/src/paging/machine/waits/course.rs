@@ -17,7 +17,7 @@ pub struct Moment {
     pub huge_bytes: u64,
 }
 
-/// The time of a run, from the work of threads since the last idle time.
+/// The time of a run: the end of the last idle time, plus the work of threads since then.
 #[derive(Default)]
 pub struct Clock {
     /// End of the last idle time.
