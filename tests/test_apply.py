@@ -67,22 +67,22 @@ def test_a_plan_allows_the_size_and_forbids_the_others(sysfs: Path) -> None:
 def test_a_huge_page_policy_is_planned_and_restored(sysfs: Path, tmp_path: Path) -> None:
     (sysfs / "defrag").write_text("always defer defer+madvise [madvise] never\n")
     before = words(sysfs)
-    found = plan(2 << 20, sysfs, words=settings("defer"))
+    found = plan(2 << 20, sysfs, values=settings("defer"))
     assert {c.file: c.becomes for c in found.changes} == {
         "enabled": "always", "defrag": "defer", "hugepages-128kB/enabled": "never"
     }  # fmt: skip
-    sizes = plan(2 << 20, sysfs, words=settings("64K=always+2M=madvise"))
+    sizes = plan(2 << 20, sysfs, values=settings("64K=always+2M=madvise"))
     assert {c.file: c.becomes for c in sizes.changes} == {
         "hugepages-64kB/enabled": "always",
         "hugepages-128kB/enabled": "never",
         "hugepages-2048kB/enabled": "madvise",
     }
     (tmp_path / "run").mkdir(mode=0o700)
-    with applied(2 << 20, sysfs, tmp_path / "run", words=settings("defer")):
+    with applied(2 << 20, sysfs, tmp_path / "run", values=settings("defer")):
         assert (sysfs / "defrag").read_text() == "defer"
     assert words(sysfs) == before and (sysfs / "defrag").read_text() == "madvise"
     with pytest.raises(NearfarError, match="cannot set always"):
-        plan(2 << 20, sysfs, words=settings("32K=always"))
+        plan(2 << 20, sysfs, values=settings("32K=always"))
 
 
 def test_a_size_that_inherits_the_global_switch_is_planned_by_it(sysfs: Path) -> None:

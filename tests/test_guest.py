@@ -344,8 +344,8 @@ def test_a_package_is_unpacked_for_a_merged_usr(tmp_path: Path) -> None:
     subprocess.run(["dpkg-deb", "--build", tree, package], check=True, capture_output=True)
     with (tmp_path / "cpio").open("wb") as out:
         archive = Archive(out)
-        archive.merged()
-        archive.console()
+        archive.usr_links()
+        archive.console_device()
         archive.package(package)
         archive.link("bin/sh", "foo")
         archive.link("bin/foo", "never: it is there")

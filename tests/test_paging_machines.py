@@ -93,14 +93,14 @@ def test_set_changes_every_machine(nearfar: Run) -> None:
 
 
 def test_the_answers_name_the_latency_of_each_machine(both: PagingResult) -> None:
-    lines = answers.answers(findings.by_place(both))
+    lines = answers.answers(findings.with_machine_names(both))
     assert [line.partition(":")[0] for line in lines] == [
         "Page size on nvme", "Page size on zen4-vm", "Memory", "Machine", "Latency of memory",
     ]  # fmt: skip
     each = [f"{name} {ns:.3g} ns" for name, ns in both.run["dram_ns"].items()]
     assert lines[-1] == f"Latency of memory: {', '.join(each)}."
     part = paging(GNUGO, machine="nvme,zen4-vm", memory="50%", page_sizes="4K")
-    assert answers.answers(findings.by_place(part))[-1] == lines[-1]
+    assert answers.answers(findings.with_machine_names(part))[-1] == lines[-1]
     assert findings.of_first_machine(part) == " (nvme)"
     model = paging(GNUGO, machine="nvme,zen4-vm", view="paper", memory="50%", page_sizes="4K")
     assert findings.of_first_machine(model) == ""
@@ -111,8 +111,8 @@ def test_the_answers_name_the_latency_of_each_machine(both: PagingResult) -> Non
 def test_places_are_named_by_machine_alone_if_each_has_one_storage(
     both: PagingResult, optane: PagingResult
 ) -> None:
-    assert findings.storages(findings.by_place(both)) == ["nvme", "zen4-vm"]
-    assert findings.storages(findings.by_place(optane)) == [
+    assert findings.storages(findings.with_machine_names(both)) == ["nvme", "zen4-vm"]
+    assert findings.storages(findings.with_machine_names(optane)) == [
         "optane-ssd/optane-pmem", "optane-ssd/optane-ssd", "desktop-hdd/hdd",
     ]  # fmt: skip
     assert {row["storage"] for row in optane.rows} == {"optane-pmem", "optane-ssd", "hdd"}
@@ -150,7 +150,7 @@ def test_the_page_names_the_storages(optane: PagingResult, tmp_path: Path, width
         browser.settled(page)
         assert browser.untidy(page) == []
         said = page.text_content("header").replace("\u00a0", " ")
-        assert answers.answers(findings.by_place(optane))[-1] in said
+        assert answers.answers(findings.with_machine_names(optane))[-1] in said
         assert page.locator("#storage option").all_text_contents() == [
             "optane-ssd/optane-pmem", "optane-ssd/optane-ssd", "desktop-hdd/hdd",
         ]  # fmt: skip

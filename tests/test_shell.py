@@ -426,7 +426,7 @@ def test_color_and_progress_set_no_variables() -> None:
     try:
         assert dict(os.environ) == before
         assert not output.coloured(sys.stdout)
-        assert output.watched()
+        assert output.shows_progress()
     finally:
         output.choose("color", "auto")
         output.choose("progress", "auto")

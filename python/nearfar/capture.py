@@ -18,7 +18,7 @@ from typing import NotRequired, TypedDict, Unpack
 from nearfar import _engine
 from nearfar.declared import capture as declared
 from nearfar.errors import NearfarError
-from nearfar.output import watched
+from nearfar.output import shows_progress
 from nearfar.processes import handling, terminate_as_interrupt
 from nearfar.schema import takes
 from nearfar.units import rest
@@ -223,7 +223,7 @@ def meter(total: int | None = None) -> Callable[[int], None] | None:
     Args:
         total: the number of records at which recording stops, if known.
     """
-    if not watched():
+    if not shows_progress():
         return None
     started = time.monotonic()
 
@@ -257,7 +257,7 @@ def _interrupts() -> AbstractContextManager[None]:
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
-    if watched():
+    if shows_progress():
         print("\r\x1b[Knearfar: waiting for the program to end; once more kills it",
               file=sys.stderr)  # fmt: skip
     raise _Interrupt(number)

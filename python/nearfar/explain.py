@@ -368,7 +368,7 @@ def explain(
             terms = rows_of(model, row["total_ns"], counts, of_vm=of_vm)
     explained["lifetimes"] = counts["lifetimes"]
     whole_ns = counts["total"]["ns"]
-    for place in regions.places_of(counts):
+    for place in regions.all_counts(counts):
         place["share"] = place["ns"] / whole_ns if whole_ns else 0.0
     counts["regions"].sort(key=lambda place: -place["ns"])
     # References that miss CPU caches no longer follow the fetch of the code that made them.
@@ -436,7 +436,7 @@ def _by_model(
     counts: Explained = json.loads(text)
     lifetimes, total = counts["lifetimes"], counts["total"]
     warm = lifetimes and run_options.get("page_cache") == "warm"
-    for place in regions.places_of(counts):
+    for place in regions.all_counts(counts):
         # As in the study, references to files in the page cache are no faults.
         place["mapped"] = place["file_reads"] if warm else 0
         place["file_reads"] -= place["mapped"]
@@ -444,7 +444,7 @@ def _by_model(
     # Rows of older versions may not have kinds of faults.
     _check(folder, row, total, by_kind=lifetimes and row.get("zero_fills") is not None)
     terms = model_terms(machine, row, total, lifetimes, bool(run_options["write_back"]))
-    for place in regions.places_of(counts):
+    for place in regions.all_counts(counts):
         place["ns"] = cost_ns(place, terms) / total["references"]
     return counts, terms
 

@@ -194,8 +194,8 @@ def kernel_shares(counts: Explained, instructions: int) -> dict[str, float | Non
         instructions: of the whole trace.
     """
     kernel, total = counts["kernel"], counts["total"]
-    # ``given_ps``: time of faults that read no device; ``swap_ins``: all faults that read one.
-    without_device = _share(kernel["given_ps"], total["given_ps"])
+    # ``swap_ins``: all faults that read a device.
+    without_device = _share(kernel["minor_fault_ps"], total["minor_fault_ps"])
     return {
         "cpu_ns": _share(counts["kernel_instructions"], instructions),
         "tlb_ns": _share(kernel["tlb_ps"], total["tlb_ps"]),

@@ -21,7 +21,7 @@ from nearfar.live_alone import Alone as Alone
 from nearfar.live_alone import check_input, measure
 from nearfar.live_result import Outcome as Outcome
 from nearfar.live_result import record
-from nearfar.output import watched
+from nearfar.output import shows_progress
 from nearfar.policy import constructor_of, from_file
 from nearfar.processes import handling
 from nearfar.schema import knob_text, takes
@@ -201,7 +201,7 @@ def run(
         bare = run_alone(
             words, "--alone" if alone else f"--fast {fast}", fast=fast, knobs=knobs, **options
         )
-    meter = _Meter() if watched() else None
+    meter = _Meter() if shows_progress() else None
 
     def progress(text: str) -> None:
         if meter is not None:

@@ -40,7 +40,7 @@ class Memory:
         return units.size(self.bytes) if self.fraction is None else units.percent(self.fraction)
 
     @property
-    def both(self) -> str:
+    def full_label(self) -> str:
         """``50 %, 12 MiB``, or ``12 MiB``."""
         return self.label if self.fraction is None else f"{self.label}, {units.size(self.bytes)}"
 
@@ -116,7 +116,7 @@ class MemoryCurve:
         return None if memory == self.times[0][0] else memory
 
 
-def slowdown(run: Run, options: Iterable[Option]) -> float:
+def allowed_slowdown(run: Run, options: Iterable[Option]) -> float:
     """The slowdown that the run's option ``slowdown`` allows: 0.05 is 5 %."""
     value = run.get("options", {}).get("slowdown", default(options, "slowdown"))
     return float(value.rstrip("%")) / 100 if isinstance(value, str) else float(value)

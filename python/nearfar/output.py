@@ -38,7 +38,7 @@ def coloured(stream: IO[str]) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
-def watched() -> bool:
+def shows_progress() -> bool:
     """Whether to show progress on standard error; with ``--progress auto``, on a terminal."""
     if _when["progress"] != "auto":
         return _when["progress"] == "always"

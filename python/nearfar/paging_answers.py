@@ -1,7 +1,7 @@
 """Recommendations from a paging result: page size, memory size, storage.
 
-Pass a result of several machines through :func:`nearfar.paging_findings.by_place` first: it
-renames storages so that they show their machines.
+Pass a result of several machines through :func:`nearfar.paging_findings.with_machine_names` first,
+which renames storages so that they show their machines.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from nearfar import units
 from nearfar.declared import paging as declared
 from nearfar.gain_error import gain_error, points, saving
-from nearfar.memory_curve import SAME, Memory, MemoryCurve, slowdown
+from nearfar.memory_curve import SAME, Memory, MemoryCurve, allowed_slowdown
 from nearfar.page_choice import (
     LEAST_SHOWN,
     PageChoice,
@@ -75,7 +75,7 @@ def answers(result: PagingResult) -> list[str]:
     lines = lines or [f"Page size: {_page_size(result)}"]
     curves = memory_curves(result)
     if curves:
-        limit = slowdown(result.run, declared.OPTIONS)
+        limit = allowed_slowdown(result.run, declared.OPTIONS)
         lines.append(f"Memory: {_memory(curves, limit)}")
         if len(curves) > 1:
             lines.append(f"{'Machine' if hosts else 'Storage'}: {_storage(curves, limit)}")

@@ -100,7 +100,7 @@ def of_first_machine(result: PagingResult) -> str:
     return f" ({hosts[0]})" if hosts and result.run["options"]["view"] == "machine" else ""
 
 
-def by_place(result: PagingResult) -> PagingResult:
+def with_machine_names(result: PagingResult) -> PagingResult:
     """A result of several machines, with storages renamed to ``machine/storage``; call it once.
 
     If every machine has one storage, that gets the name of the machine. Tables and charts by

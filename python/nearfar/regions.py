@@ -73,12 +73,12 @@ SIZES: Final = Rows(
 class Counts(Costs):
     """Counts as the engine returns them (``crates/study/src/paging/explain.rs``), and their cost.
 
-    ``given``: faults that need no device. The others: picoseconds of these faults, of page walks
-    and of the second TLB level. All four are 0 unless a processor is simulated.
+    ``minor_faults``: faults that need no device. The others: picoseconds of these faults, of page
+    walks and of the second TLB level. All four are 0 unless a processor is simulated.
     """
 
-    given: int
-    given_ps: int
+    minor_faults: int
+    minor_fault_ps: int
     walk_ps: int
     tlb_ps: int
 
@@ -121,7 +121,7 @@ def options_of(
     return options
 
 
-def places_of(found: Explained) -> list[Counts]:
+def all_counts(found: Explained) -> list[Counts]:
     """All counts of a result: total, kernel, regions, ranges and sites."""
     return [found["total"], found["kernel"], *found["regions"], *found["ranges"], *found["sites"]]
 
@@ -163,17 +163,17 @@ def count(
                     f"{total[name]:,}; run the study again with this version"
                 )
         warm = found["lifetimes"] and run_options.get("page_cache") == "warm"
-        for place in places_of(found):
+        for place in all_counts(found):
             # Faults that read from a device count as swap-ins (first touches of files too, unless
             # the page cache is warm), the others as first touches.
             reads = place["faults"] - place["first_touches"] + (0 if warm else place["file_reads"])
             place["swap_ins"] = reads
-            place["first_touches"] = place["given"]
-            place["faults"] = place["given"] + reads
+            place["first_touches"] = place["minor_faults"]
+            place["faults"] = place["minor_faults"] + reads
             # These columns are 0 with `--view machine`.
             place["mapped"] = place["zero_fills"] = place["file_reads"] = place["file_rereads"] = 0
         whole = total.copy()
-        for place in places_of(found):
+        for place in all_counts(found):
             place["ns"] = _ns(place, whole, row)
     return all_found
 
@@ -184,14 +184,14 @@ def _ns(place: Counts, total: Counts, row: paging_declared.Row) -> float:
     def part(count: int, whole: int, ns: float) -> float:
         return ns * count / whole if whole else 0.0
 
-    given_ns = total["given_ps"] / 1e3 / row["references"]
+    minor_fault_ns = total["minor_fault_ps"] / 1e3 / row["references"]
     faults_ns = (row["fault_ns"] or 0.0) + (row["io_ns"] or 0.0) + (row.get("start_ns") or 0.0)
     # Rounding may make it negative if no fault needs a device.
-    device_ns = max(0.0, faults_ns - given_ns)
+    device_ns = max(0.0, faults_ns - minor_fault_ns)
     return (
         part(place["tlb_ps"], total["tlb_ps"], row["tlb_ns"] or 0.0)
         + part(place["walk_ps"], total["walk_ps"], row["walk_ns"] or 0.0)
-        + part(place["given_ps"], total["given_ps"], given_ns)
+        + part(place["minor_fault_ps"], total["minor_fault_ps"], minor_fault_ns)
         + part(place["swap_ins"], total["swap_ins"], device_ns)
     )
 

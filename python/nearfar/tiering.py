@@ -133,7 +133,7 @@ class TieringResult(FolderResult):
         """
         rows = [
             row
-            for row in of_memory(self, self.rows)
+            for row in of_shown_memory(self, self.rows)
             if row["policy"] == policy and not (rounds_only and row["phase"] == "warm-up")
         ]
         if not rows:
@@ -171,7 +171,7 @@ def shown_memory(result: TieringResult) -> Memory | None:
     return middle(fast_memories(result))
 
 
-def of_memory(result: TieringResult, rows: Iterable[AnyRow]) -> list[AnyRow]:
+def of_shown_memory(result: TieringResult, rows: Iterable[AnyRow]) -> list[AnyRow]:
     """The ``rows`` with the size of fast memory that is shown first."""
     memory = shown_memory(result)
     return [row for row in rows if memory_of(row, result.run) == memory]

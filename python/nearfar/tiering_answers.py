@@ -9,7 +9,7 @@ from typing import Final, Literal, cast
 
 from nearfar import units
 from nearfar.declared import tiering as declared
-from nearfar.memory_curve import SAME, Memory, MemoryCurve, in_order, slowdown
+from nearfar.memory_curve import SAME, Memory, MemoryCurve, allowed_slowdown, in_order
 from nearfar.tiering import (
     AnyRow,
     TieringResult,
@@ -17,7 +17,7 @@ from nearfar.tiering import (
     fast_memories,
     memory_of,
     memory_scale,
-    of_memory,
+    of_shown_memory,
     shown_memory,
     tenants,
 )
@@ -104,7 +104,7 @@ def standing(result: TieringResult, tenant: str | None = None) -> Standing | Non
     """
     rows = [
         row
-        for row in of_memory(result, result.rows)
+        for row in of_shown_memory(result, result.rows)
         if row["policy"] not in _BOUNDS and tenant in (None, row["workload"])
     ]
     memory = shown_memory(result)
@@ -151,7 +151,7 @@ def policy_curves(result: TieringResult) -> list[MemoryCurve]:
             of_policy = times.setdefault(row["policy"], {})
             of_policy[memory_of(row, run)] = row["mean_latency_ns"]
     base = min(of_policy[memories[-1]] for of_policy in times.values())
-    limit = slowdown(result.run, declared.OPTIONS)
+    limit = allowed_slowdown(result.run, declared.OPTIONS)
 
     def rank(curve: MemoryCurve) -> tuple[float, float]:
         enough = curve.enough(limit)
@@ -206,7 +206,7 @@ def answers(result: TieringResult) -> list[str]:
         ]
     curves = policy_curves(result)
     if curves:
-        lines.append(_fast_memory(curves, slowdown(result.run, declared.OPTIONS)))
+        lines.append(_fast_memory(curves, allowed_slowdown(result.run, declared.OPTIONS)))
     note = one_tier(result)
     return [*lines, note] if note else lines
 

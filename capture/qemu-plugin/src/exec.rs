@@ -91,7 +91,7 @@ pub fn follow(stream: &mut Stream, path: u64, argv: u64, envp: u64) {
             _ => return lost(lost::OTHER),
         }
     }
-    let Some(handover) = reach::prepare_handover() else { return lost(lost::REACH) };
+    let Some(handover) = reach::prepare_handover() else { return lost(lost::INACCESSIBLE) };
     let argv0 = if arguments.is_empty() { path.clone() } else { arguments.remove(0) };
     // QEMU would take it for an option.
     if path.starts_with(b"-") {

@@ -51,7 +51,7 @@ impl<'a> Interrupter<'a> {
     }
 
     /// Count the program as killed, because its remaining processes are killed.
-    pub fn abandon(&mut self) {
+    pub fn count_as_killed(&mut self) {
         self.killed = true;
     }
 

@@ -208,4 +208,4 @@ fn conflict(option: &str, other: &str) -> Error {
 }
 
 /// The declaration of the command.
-pub const COMMAND: Declared = Declared { name: "capture", options: Request::specs, rows: &[] };
+pub const COMMAND: Declared = Declared { name: "capture", options: Request::specs, tables: &[] };

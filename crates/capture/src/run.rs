@@ -26,7 +26,7 @@ use crate::schedule::{Due, Schedule, Start, TimeSpan};
 use crate::shared::Shared;
 use crate::streams::{Remaining, Streams};
 use crate::target::{Launch, Target, has_ended, kill_with_parent};
-use crate::vm::{Guest, Ports, Signals, Vm, VmStart};
+use crate::vm::{Guest, Ports, Reports, Vm, VmStart};
 
 /// What to capture and where to.
 #[derive(Clone, Debug)]
@@ -188,8 +188,8 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         streams.into_writer().discard();
         return Err(not_started(&emulator, status, interrupted));
     }
-    let signals = ports.as_ref().map(|ports| &ports.signals);
-    let outcome = finish(&shared, streams, status, options, signals)?;
+    let reports = ports.as_ref().map(|ports| &ports.reports);
+    let outcome = finish(&shared, streams, status, options, reports)?;
     if options.vm.is_none() {
         copy_perf_map(child.id(), &options.output);
     }
@@ -252,7 +252,7 @@ fn drive(
     ended: &AtomicBool,
     guest: Option<(&Vm, &Ports)>,
 ) -> Result<()> {
-    let signals = guest.map(|(_, ports)| &ports.signals);
+    let reports = guest.map(|(_, ports)| &ports.reports);
     let mut guest = guest.map(|(vm, ports)| Guest::new(vm, ports, pid));
     let mut checked: HashMap<u32, Instant> = HashMap::new();
     let (mut idle_turns, mut late_turns, mut grace_turns) = (0, 0, 0);
@@ -270,7 +270,7 @@ fn drive(
                 has_ended(process)
             }
         };
-        let due = streams.recording.out.schedule.due(signals);
+        let due = streams.recording.out.schedule.due(reports);
         let remaining = streams.drain(pid, &mut is_gone)?;
         if streams.began() {
             streams.recording.out.schedule.program_began();
@@ -282,7 +282,7 @@ fn drive(
         }
         match &mut guest {
             Some(guest) => guest.turn(shared, streams, program_ended)?,
-            None => streams.begin_late()?,
+            None => streams.record_resident()?,
         }
         let follows = streams.follows_children;
         let out = &mut streams.recording.out;
@@ -298,7 +298,7 @@ fn drive(
             idle_turns += 1;
             if !follows || interrupted || forged || idle_turns > 1 {
                 if remaining != Remaining::None {
-                    out.interrupter.abandon();
+                    out.interrupter.count_as_killed();
                 }
                 // Ctrl-C also reaches the program, which may have ended before this poll.
                 out.interrupter.poll(records);
@@ -357,13 +357,13 @@ fn finish(
     mut streams: Streams<'_>,
     status: ExitStatus,
     options: &Options,
-    signals: Option<&Signals>,
+    reports: Option<&Reports>,
 ) -> Result<Outcome> {
     let recording = &mut streams.recording;
     let interrupter = &recording.out.interrupter;
-    let of_command = signals.and_then(Signals::status).filter(|status| *status >= 0);
+    let of_command = reports.and_then(Reports::status).filter(|status| *status >= 0);
     // A virtual machine is killed when recording stops.
-    let killed = signals.is_some() && recording.out.stopped;
+    let killed = reports.is_some() && recording.out.stopped;
     let code = of_command.or(status.code()).or(killed.then_some(0));
     let end = match (interrupter.interrupted(), code, status.signal()) {
         // A service exits by itself on SIGTERM.
@@ -394,13 +394,13 @@ fn finish(
         let start = start.describe();
         format!("nothing is recorded: the program ended before recording began ({start})")
     });
-    let lacks = options.vm.as_ref().zip(signals).and_then(|(vm, signals)| {
+    let lacks = options.vm.as_ref().zip(reports).and_then(|(vm, reports)| {
         let out = &streams.recording.out;
-        signals.lacks(vm, out.has_begun(), out.stopped)
+        reports.lacks(vm, out.has_begun(), out.stopped)
     });
     let reason = incomplete(shared, &streams.recording, end);
     let reason = lacks.filter(|_| end != End::Interrupted).or(reason).or(no_data).or(not_begun);
-    let stopped = streams.stopped() && !signals.is_some_and(Signals::ends);
+    let stopped = streams.stopped() && !reports.is_some_and(Reports::ends);
     let build_ids = build_ids(&streams.recording.files_mapped);
     let mut clock = std::mem::take(&mut streams.recording.out.clock);
     clock.end();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nearfar_schema::{Given, Value};
 use serde_json::Value as Json;
 
-use crate::vm::{Signals, VmStart};
+use crate::vm::{Reports, VmStart};
 
 nearfar_schema::choices! {
     /// A signal to nearfar, not to the program.
@@ -155,15 +155,15 @@ impl Schedule {
 
     /// The change that is due, by the clock and signals (a virtual machine's included). Records
     /// and events that are already written precede the change: read them first.
-    pub fn due(&self, guest: Option<&Signals>) -> Due {
+    pub fn due(&self, guest: Option<&Reports>) -> Due {
         let reached = |time| self.since.is_some_and(|since| since.elapsed() >= time);
-        if guest.is_some_and(Signals::ends) {
+        if guest.is_some_and(Reports::ends) {
             return Due::End;
         }
         let (due, is_due) = match &self.start {
             Some(Start::After(wait)) => (Due::Begin, reached(wait.time)),
             Some(Start::On(_)) => (Due::Begin, RECEIVED.load(Relaxed)),
-            Some(Start::Guest(_)) => (Due::Begin, guest.is_some_and(Signals::begins)),
+            Some(Start::Guest(_)) => (Due::Begin, guest.is_some_and(Reports::begins)),
             None => (Due::End, self.stop.is_some_and(reached)),
         };
         if is_due { due } else { Due::None }

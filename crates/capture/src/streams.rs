@@ -113,7 +113,7 @@ impl<'a> Streams<'a> {
     }
 
     /// Record the pages that are resident already, once a late recording begins.
-    pub(crate) fn begin_late(&mut self) -> Result<()> {
+    pub(crate) fn record_resident(&mut self) -> Result<()> {
         if self.resident_pending && self.recording.out.has_begun() {
             self.resident_pending = false;
             let base = self.shared.header().base.load(Relaxed);
@@ -128,7 +128,7 @@ impl<'a> Streams<'a> {
     /// touched already.
     pub(crate) fn begin_vm(&mut self, vm: &Vm, ports: &Ports) -> Result<()> {
         let late = std::mem::take(&mut self.resident_pending);
-        self.recording.map_ram(&vm.ranges(), ports.signals.regions())?;
+        self.recording.map_ram(&vm.ranges(), ports.reports.regions())?;
         if late {
             let touched = ports
                 .touched(vm)

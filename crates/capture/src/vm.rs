@@ -28,7 +28,7 @@ use nearfar_trace::{Error, Result};
 use crate::program::find;
 use crate::shared::memory_file;
 pub(crate) use guest::Guest;
-pub(crate) use ports::{Ports, Signals};
+pub(crate) use ports::{Ports, Reports};
 
 /// What recording of a virtual machine waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ fn connect(memory: u64) -> io::Result<Connections> {
     let (console, guest_console) = UnixStream::pair()?;
     let (port, guest_port) = UnixStream::pair()?;
     let ram = memory_file(c"nearfar-vm", 0, memory)?;
-    let ports = Ports { console, port, ram, signals: Signals::default() };
+    let ports = Ports { console, port, ram, reports: Reports::default() };
     Ok((ports, [guest_console.into(), guest_port.into()]))
 }
 

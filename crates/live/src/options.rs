@@ -38,14 +38,14 @@ nearfar_schema::options! {
         far_latency: Nanoseconds = "0ns",
         /// Faults for which the thread sleeps until the page arrives from the far tier; otherwise
         /// it busy-waits.
-        epf: epf::Written = "all",
+        epf: epf::PolicyText = "all",
     }
 }
 
 pub const COMMAND: Command = Command {
     name: "run",
     options: RunOptions::specs,
-    rows: &[("watch", column::to_json::<crate::watch::Row>)],
+    tables: &[("watch", column::to_json::<crate::watch::Row>)],
 };
 
 #[derive(Debug)]
@@ -238,11 +238,11 @@ impl RunOptions {
 ///
 /// # Errors
 /// Why not, and what to choose.
-pub fn check_policy(name: &str, settings: &Settings, mapped: bool) -> Result<()> {
+pub fn check_policy(name: &str, settings: &Settings, far_is_mapped: bool) -> Result<()> {
     if find(name)?.foresees {
         return Err(foreseeing(name));
     }
-    let sizes = Sizes { fast: 64, far: 64, window: 1, spare: 1, pages: 512, mapped };
+    let sizes = Sizes { fast: 64, far: 64, window: 1, spare: 1, pages: 512, far_is_mapped };
     let world = World::new(Stub, Box::new(Node), sizes);
     Manager::new(world, name, settings, 1).map(|_| ())
 }

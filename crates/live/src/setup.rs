@@ -97,8 +97,8 @@ impl Setup {
     pub fn sizes(&self) -> Sizes {
         let pages = |bytes: u64| bytes / PAGE as u64;
         let frames = pages(self.fast);
-        let mapped = self.is_mapped();
-        let window = if mapped { 0 } else { (frames / 64).clamp(8, 4096) };
+        let far_is_mapped = self.is_mapped();
+        let window = if far_is_mapped { 0 } else { (frames / 64).clamp(8, 4096) };
         let spare = (frames / 128).clamp(8, 512);
         // Page numbers are allocated in groups, so a page without neighbours takes a whole group. A high
         // limit is cheap: page tables take memory only for numbers in use.
@@ -110,7 +110,7 @@ impl Setup {
             window,
             spare: spare as usize,
             pages: numbers.min(1 << 30) as u32,
-            mapped,
+            far_is_mapped,
         }
     }
 }

@@ -71,13 +71,13 @@ pub struct Sizes {
     /// Maximum number of pages of the program.
     pub pages: u32,
     /// The far tier is a memory node: its pages stay in the program's memory.
-    pub mapped: bool,
+    pub far_is_mapped: bool,
 }
 
 impl Sizes {
     /// Frames that the parking area can hold, with a margin: every page that is not stored may be parked.
     pub fn parking(&self) -> u32 {
-        let far = if self.mapped { self.far } else { 0 };
+        let far = if self.far_is_mapped { self.far } else { 0 };
         (self.fast + far + self.window + self.spare as u64 + 64).min(u32::MAX.into()) as u32
     }
 }
@@ -105,7 +105,7 @@ pub struct World<K> {
     /// Unused if the far tier is mapped.
     pub(crate) far: Box<dyn Far>,
     /// The far tier is a memory node.
-    pub(crate) mapped: bool,
+    pub(crate) far_is_mapped: bool,
     pub(crate) numbers: Numbers,
     pub(crate) pages: PageTable,
     pub(crate) budget: Budget,
@@ -132,7 +132,7 @@ impl<K: Kernel> World<K> {
         Self {
             kernel,
             far,
-            mapped: sizes.mapped,
+            far_is_mapped: sizes.far_is_mapped,
             numbers,
             pages,
             budget: Budget { capacity: [sizes.fast, sizes.far], used: [0; 2] },
@@ -182,7 +182,7 @@ impl<K: Kernel> World<K> {
 
     /// Bytes that the far tier's pages take.
     pub fn far_bytes(&self) -> u64 {
-        if self.mapped {
+        if self.far_is_mapped {
             self.budget.used[FAR_NODE.index()] * PAGE as u64
         } else {
             self.far.bytes()
@@ -201,7 +201,7 @@ impl<K: Kernel> World<K> {
     /// Free the page's slot; false if it has none.
     fn free_slot(&mut self, page: Page) -> bool {
         let Some(slot) = self.pages.take_slot(page) else { return false };
-        if self.mapped {
+        if self.far_is_mapped {
             self.release_frame(Frame::new(slot.number()));
         } else {
             self.far.free(slot);
@@ -270,7 +270,7 @@ impl<K: Kernel> World<K> {
     pub(crate) fn map(&mut self, page: Page, node: NodeId, accessed: bool) {
         self.pages.map(page);
         self.pages.set(page, PageFlags::ACCESSED, accessed);
-        if self.mapped {
+        if self.far_is_mapped {
             return self.map_on_node(page, node, accessed);
         }
         self.budget.charge(node);
@@ -328,7 +328,7 @@ impl<K: Kernel> World<K> {
                 self.free_slot(page);
                 self.note_write(page);
             }
-            self.pages.set(page, PageFlags::PASSING, false);
+            self.pages.set(page, PageFlags::PASS_NEXT, false);
             self.enter_window(page);
             self.counters.window_faults += 1;
         }

@@ -9,7 +9,7 @@ pub struct Command {
     pub name: &'static str,
     pub options: fn() -> Vec<Spec>,
     /// Tables of its result.
-    pub rows: &'static [Table],
+    pub tables: &'static [Table],
 }
 
 /// Name of a table, and [`column::to_json`](crate::column::to_json) of its rows' type.
@@ -26,7 +26,7 @@ pub fn to_json<'a>(all: impl IntoIterator<Item = &'a Command>) -> Json {
             registries.insert(spec.registry.to_owned(), choice::to_json(&spec.choices));
         }
         let options: Json = specs.iter().map(Spec::to_json).collect();
-        let tables = command.rows.iter().map(|(name, rows)| ((*name).to_owned(), rows()));
+        let tables = command.tables.iter().map(|(name, rows)| ((*name).to_owned(), rows()));
         let tables = Json::Object(tables.collect());
         let declared = json!({ "options": options, "tables": tables });
         commands.insert(command.name.to_owned(), declared);

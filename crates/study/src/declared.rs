@@ -11,22 +11,22 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "paging",
         options: paging::Request::specs,
-        rows: &[("rows", column::to_json::<paging::Row>)],
+        tables: &[("rows", column::to_json::<paging::Row>)],
     },
     Command {
         name: "thp",
         options: thp::Request::specs,
-        rows: &[("rows", column::to_json::<thp::Row>), ("points", column::to_json::<thp::Point>)],
+        tables: &[("rows", column::to_json::<thp::Row>), ("points", column::to_json::<thp::Point>)],
     },
     Command {
         name: "ssd",
         options: ssd::Request::specs,
-        rows: &[("rows", column::to_json::<ssd::Cell>)],
+        tables: &[("rows", column::to_json::<ssd::Cell>)],
     },
     Command {
         name: "numa alloc",
         options: numa::AllocRequest::specs,
-        rows: &[
+        tables: &[
             ("rows", column::to_json::<numa::AllocRow>),
             ("landed", column::to_json::<numa::Landed>),
         ],
@@ -34,7 +34,7 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "numa run",
         options: numa::RunRequest::specs,
-        rows: &[
+        tables: &[
             ("rows", column::to_json::<numa::RunRow>),
             ("nodes", column::to_json::<numa::NodeUse>),
         ],
@@ -42,33 +42,33 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "numa pair",
         options: numa::PairRequest::specs,
-        rows: &[("rows", column::to_json::<numa::PairRow>)],
+        tables: &[("rows", column::to_json::<numa::PairRow>)],
     },
-    Command { name: "numa plan", options: numa::PlanRequest::specs, rows: &[] },
+    Command { name: "numa plan", options: numa::PlanRequest::specs, tables: &[] },
     Command {
         name: "tiering",
         options: tiering::options::Request::specs,
-        rows: &[
+        tables: &[
             ("rows", column::to_json::<tiering::Row>),
             ("series", column::to_json::<tiering::Point>),
         ],
     },
-    Command { name: "generate", options: generate::Request::specs, rows: &[] },
-    Command { name: "import", options: import::Request::specs, rows: &[] },
+    Command { name: "generate", options: generate::Request::specs, tables: &[] },
+    Command { name: "import", options: import::Request::specs, tables: &[] },
     Command {
         name: "export",
         options: || [export::Request::specs(), View::specs()].concat(),
-        rows: &[],
+        tables: &[],
     },
     Command {
         name: "info",
         options: || [info::Request::specs(), View::specs()].concat(),
-        rows: &[
+        tables: &[
             ("working-set", column::to_json::<info::WorkingSet>),
             ("regions", column::to_json::<info::Region>),
             ("hot", column::to_json::<info::HotPart>),
             ("reuse", column::to_json::<info::ReuseBin>),
         ],
     },
-    Command { name: "explain", options: paging::explain::Request::specs, rows: &[] },
+    Command { name: "explain", options: paging::explain::Request::specs, tables: &[] },
 ];

@@ -131,7 +131,7 @@ def carry_out(plan: Plan, progress: Callable[[int], None] | None = None) -> Advi
     references that hit the machine's caches.
     """
     vms, loaded, options = plan.vms, plan.machines, plan.options
-    as_machine = options["view"] == by_machine.MODEL
+    as_machine = options["view"] == by_machine.VIEW
     tried = tried_sizes(options)
     shown = shown_sizes(str(options["sizes"]), tried)
     # Also simulate the sizes that may be set instead of an advised one.

@@ -31,7 +31,7 @@ from nearfar.page_choice import (
 )
 
 #: Name of the view, and value of ``model`` in its rows.
-MODEL: Final = "machine"
+VIEW: Final = "machine"
 
 #: Words for each value of ``limit``, the largest part of the time.
 _LIMITS: Final = {
@@ -62,7 +62,7 @@ def advice(vm: Vm, rows: Sequence[declared.Row], whole: bool = False) -> Advice:
     data = total - translation
     reason = "every size is simulated"
     prediction = Prediction(
-        sizes, sizes, translation, data, total, low=total, model=MODEL, reason=reason
+        sizes, sizes, translation, data, total, low=total, model=VIEW, reason=reason
     )
     choice = choose(rows, whole=whole, min_gain=vm.min_gain)
     best, advised, chosen = prediction.best(sizes), choice.page_bytes, choice.row

@@ -13,8 +13,7 @@ from nearfar.advise.one_vm import Advice
 from nearfar.declared import paging as declared
 from nearfar.errors import NearfarError
 from nearfar.machine import Machine
-from nearfar.memory_curve import MemoryCurve
-from nearfar.memory_curve import slowdown as slowdown_of
+from nearfar.memory_curve import MemoryCurve, allowed_slowdown
 from nearfar.paging import paging
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.schema import default
@@ -99,7 +98,7 @@ def enough(
             f"{trace}: --slowdown: the program touches too little memory to "
             f"compare memory sizes; leave --slowdown out"
         )
-    limit = slowdown_of(study.run, declared.OPTIONS)
+    limit = allowed_slowdown(study.run, declared.OPTIONS)
     return {storage: Enough(curves[storage], limit) for storage in storages}
 
 

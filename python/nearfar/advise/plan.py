@@ -119,7 +119,7 @@ def _with_view(options: declared.Options, loaded: Iterable[machines.Machine]) ->
             )
             or any(machine.processor_lacks() for machine in loaded)
         )
-        view = "paper" if paper else by_machine.MODEL
+        view = "paper" if paper else by_machine.VIEW
     idle, reason = IDLE.get(view, ((), ""))
     memory = written(options["memory"] or MEMORY.get(view, MEMORY["paper"]))
     for option in _changed(options, idle):

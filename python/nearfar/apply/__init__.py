@@ -138,7 +138,7 @@ def apply(
         page_bytes = largest(policy)
     else:
         page_bytes = parse_bytes(page, "--page") if isinstance(page, str) else page
-    planned = plan(page_bytes, sysfs, words=policy_settings)
+    planned = plan(page_bytes, sysfs, values=policy_settings)
     if not values["yes"]:
         return ApplyResult(replace(planned, setting=policy), argv, done=False)
     trace = values["trace"]
@@ -158,7 +158,7 @@ def apply(
             progress(done, len(runs))
         sys.stdout.flush()
         change = (
-            applied(page_bytes, sysfs, runtime, words=policy_settings)
+            applied(page_bytes, sysfs, runtime, values=policy_settings)
             if setting == _PAGE_RUN
             else nullcontext()
         )
@@ -249,8 +249,10 @@ def _predict(trace: Path, page_bytes: int, threads: int) -> dict[str, dict[int, 
         "tlb_miss_rate": {
             size: one["tlb_misses"] / one["references"] for size, one in totals.items()
         },
-        "fault_rate": {size: one["given"] / one["references"] for size, one in totals.items()},
-        "faults": {size: one["given"] for size, one in totals.items()},
+        "fault_rate": {
+            size: one["minor_faults"] / one["references"] for size, one in totals.items()
+        },
+        "faults": {size: one["minor_faults"] for size, one in totals.items()},
     }
 
 

@@ -116,7 +116,7 @@ def plan(
     sysfs: Path = SYSFS,
     *,
     asking: bool = False,
-    words: Mapping[str, str] | None = None,
+    values: Mapping[str, str] | None = None,
 ) -> Plan:
     """Plan the changes that give a command pages of ``page_bytes``; nothing is changed.
 
@@ -127,14 +127,14 @@ def plan(
     then get the largest size that is not off. With ``asking``, the size is set to ``madvise`` and
     all others to ``never``; programs that do not request huge pages then get none.
 
-    With ``words`` (values by file), these are written instead. All other page sizes are turned off,
+    With ``values`` (by file), these are written instead. All other page sizes are turned off,
     except the largest that the kernel has, which inherits the setting for all sizes.
 
     Raises:
         NearfarError: this kernel does not support the size; the message names the nearest one.
     """
-    if words is not None:
-        return Plan(page_bytes, BASE, _changes(words, sysfs), disable=False)
+    if values is not None:
+        return Plan(page_bytes, BASE, _changes(values, sysfs), disable=False)
     if page_bytes == BASE:
         return Plan(page_bytes, BASE, (), disable=True)
     files = switches(sysfs)
@@ -161,11 +161,11 @@ def plan(
     return Plan(page_bytes, BASE, tuple(changes), disable=False)
 
 
-def _changes(words: Mapping[str, str], sysfs: Path) -> tuple[Change, ...]:
+def _changes(values: Mapping[str, str], sysfs: Path) -> tuple[Change, ...]:
     files = switches(sysfs)
-    wanted = {**dict.fromkeys(files.values(), "never"), **words}
+    wanted = {**dict.fromkeys(files.values(), "never"), **values}
     largest = files[max(files)]
-    if largest not in words:
+    if largest not in values:
         # Without a value of its own, the largest size follows the setting for all sizes.
         wanted[largest] = "inherit"
     changes = []
@@ -184,7 +184,7 @@ def applied(
     runtime: Path = RUNTIME,
     *,
     asking: bool = False,
-    words: Mapping[str, str] | None = None,
+    values: Mapping[str, str] | None = None,
 ) -> Iterator[Plan]:
     """Apply :func:`plan` for the duration of the block.
 
@@ -194,13 +194,13 @@ def applied(
         NearfarError: as :func:`plan`; a setting cannot be written; another change is in progress.
     """
     journal = runtime / "apply.json"
-    planned = plan(page_bytes, sysfs, asking=asking, words=words)
+    planned = plan(page_bytes, sysfs, asking=asking, values=values)
     if planned.disable or not (planned.changes or journal.exists()):
         yield planned
         return
     with _locked(runtime) as lock:
         _undo(journal, sysfs)
-        planned = plan(page_bytes, sysfs, asking=asking, words=words)
+        planned = plan(page_bytes, sysfs, asking=asking, values=values)
         boot = _BOOT.read_text(encoding="ascii").strip()
         record = {"boot": boot, "changes": [asdict(change) for change in planned.changes]}
         write_whole(journal, json.dumps(record) + "\n", force=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nearfar.errors import NearfarError
-from nearfar.output import watched
+from nearfar.output import shows_progress
 from nearfar.strict import parse_json, read_json, read_trace
 from nearfar.units import rest
 
@@ -45,7 +45,7 @@ def progress(
         total: the count of one pass, if known. A count that restarts or exceeds it is another pass.
         unit: the unit that is shown.
     """
-    if not watched():
+    if not shows_progress():
         yield None
         return
     line = _Line(doing, total, unit)
@@ -57,7 +57,7 @@ def progress(
 
 def clear() -> None:
     """Remove the progress line before other output."""
-    if watched():
+    if shows_progress():
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 

@@ -120,10 +120,10 @@ def run(
 
 def _prepare_evaluate(options: advise_declared.Options) -> None:
     """Set the options of ``--evaluate``; refuse ``--view machine``, which has no model."""
-    from nearfar.advise.by_machine import MODEL
+    from nearfar.advise.by_machine import VIEW
     from nearfar.advise.regret import NO_REGRET
 
-    if options.get("view") == MODEL:
+    if options.get("view") == VIEW:
         raise NearfarError(NO_REGRET)
     options["view"] = "paper"
     if options.get("memory") is None:

@@ -57,7 +57,7 @@ def run(
     """
     import nearfar.apply as study
     from nearfar.errors import NearfarError
-    from nearfar.output import check_output, watched, write_whole
+    from nearfar.output import check_output, shows_progress, write_whole
 
     yes = options.get("yes", False)
     if restore:
@@ -76,7 +76,7 @@ def run(
     check_format(output_format, hint=", or use -o FILE")
 
     def show(done: int, runs: int) -> None:
-        if runs > 1 and watched():
+        if runs > 1 and shows_progress():
             say(f"run {done + 1} of {runs}")
 
     result = study.apply(

@@ -108,7 +108,7 @@ def measure(
     """
     from nearfar import machine
     from nearfar.measure import measure
-    from nearfar.output import check_output, watched, write_whole
+    from nearfar.output import check_output, shows_progress, write_whole
 
     if out is None and quick:
         raise NearfarError("machine measure --quick: rough values need -o FILE; give it")
@@ -119,7 +119,7 @@ def measure(
     check_output(path, force=force)
 
     def on_progress(what: str) -> None:
-        if watched():
+        if shows_progress():
             say(f"measuring {what}")
 
     found = measure(storage_paths=storage or [], quick=quick, say=on_progress)

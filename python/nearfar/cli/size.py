@@ -85,7 +85,7 @@ def run(
     import nearfar.size as sizes
     from nearfar.capture import default_output
     from nearfar.cli._progress import progress
-    from nearfar.output import watched
+    from nearfar.output import shows_progress
     from nearfar.result import RUN
 
     # The inputs include the words after `--`.
@@ -119,7 +119,7 @@ def run(
         if command is not None:
             code = _record(command, plan.vms[0].trace, force, show_output, recording)
         names = ", ".join(vm.name for vm in plan.vms)
-        watching = progress(f"size {names}", plan.references if watched() else None)
+        watching = progress(f"size {names}", plan.references if shows_progress() else None)
         with watching as on_progress:
             result = sizes.carry_out(plan, on_progress)
         if code == 1 and record is None and out is None:

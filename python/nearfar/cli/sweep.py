@@ -15,7 +15,7 @@ from nearfar import units
 from nearfar.cli._progress import clear
 from nearfar.cli._study import Format, check_format, print_rows, say_notes
 from nearfar.declared import sweep as declared
-from nearfar.output import watched
+from nearfar.output import shows_progress
 from nearfar.schema import takes
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def run(
 @contextmanager
 def _progress() -> Iterator[Progress | None]:
     """Yield a function that shows cells done and the time left; None if progress is off."""
-    if not watched():
+    if not shows_progress():
         yield None
         return
 

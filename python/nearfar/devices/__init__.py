@@ -20,7 +20,7 @@ from nearfar.devices.models import CXL_MEMORY, Device, Pages, Prices, Row, model
 from nearfar.devices.options import CXL_SSD, DRAM_SSD
 from nearfar.errors import NearfarError
 from nearfar.machine import Machine
-from nearfar.memory_curve import Memory, MemoryCurve, slowdown
+from nearfar.memory_curve import Memory, MemoryCurve, allowed_slowdown
 from nearfar.paging import machine_warnings, paging, trace_warnings
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.provenance import Run, provenance
@@ -116,7 +116,7 @@ def devices(
     more = sorted(size for size in wanted - found.keys() if size and size < peak)
     pages = Pages(found | study.run(list(map(str, more))), peak)
 
-    limit = slowdown(cast("Run", {"options": parsed}), paging_declared.OPTIONS)
+    limit = allowed_slowdown(cast("Run", {"options": parsed}), paging_declared.OPTIONS)
     rows = [_row(device, pages, grid, memory, limit, prices) for device in modelled]
     run: DevicesRun = {
         **provenance(

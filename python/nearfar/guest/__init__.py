@@ -249,8 +249,8 @@ def _write_root(root: Path, packages: Sequence[Path]) -> None:
         temporary = Path(scratch) / root.name
         with temporary.open("wb") as out:
             archive = Archive(out)
-            archive.merged()
-            archive.console()
+            archive.usr_links()
+            archive.console_device()
             for package in packages:
                 archive.package(package)
             for path, text in _ETC.items():

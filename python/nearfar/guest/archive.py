@@ -63,12 +63,12 @@ class Archive:
         except OSError as error:
             raise NearfarError(f"{error.filename}: {error.strerror}; check the path") from None
 
-    def console(self) -> None:
+    def console_device(self) -> None:
         """Add the device that the kernel opens for the first process."""
         self.folder("dev")
         self._entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1))
 
-    def merged(self) -> None:
+    def usr_links(self) -> None:
         """Add the links into ``usr``."""
         for name in _MERGED:
             self.folder(f"usr/{name}")

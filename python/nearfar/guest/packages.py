@@ -23,7 +23,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from nearfar.errors import NearfarError
-from nearfar.output import commit, watched, write_whole
+from nearfar.output import commit, shows_progress, write_whole
 
 #: Time limit of a call of apt, seconds.
 _TIMEOUT: Final = 1800
@@ -163,7 +163,7 @@ class Packages:
     def _download(self, packages: Sequence[Package]) -> None:
         if not packages:
             return
-        if watched():
+        if shows_progress():
             size = sum(package.size for package in packages) / 1e6
             print(f"guest: fetching {len(packages)} packages, {size:.0f} MB", file=sys.stderr)
         with tempfile.TemporaryDirectory(prefix=".", dir=self.files) as folder:

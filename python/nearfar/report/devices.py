@@ -11,7 +11,7 @@ from nearfar import units
 from nearfar.declared import devices as declared
 from nearfar.declared import paging as paging_declared
 from nearfar.devices import DevicesResult
-from nearfar.memory_curve import slowdown
+from nearfar.memory_curve import allowed_slowdown
 from nearfar.report import cells as texts
 from nearfar.report.fitted import KEY, Table
 from nearfar.size.swap import ZRAM
@@ -19,7 +19,7 @@ from nearfar.size.swap import ZRAM
 
 def view(result: DevicesResult) -> RenderableType:
     """The answer, what it is based on, and a row per device."""
-    limit = units.percent(slowdown(result.run, paging_declared.OPTIONS))
+    limit = units.percent(allowed_slowdown(result.run, paging_declared.OPTIONS))
     memory = result.rows[0]["memory_bytes"]
     size, share = units.size(memory), units.percent(memory / result.run["peak_bytes"])
     table = Table(

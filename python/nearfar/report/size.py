@@ -10,7 +10,7 @@ from rich.text import Text
 from nearfar import units
 from nearfar.declared import paging as paging_declared
 from nearfar.declared import size as declared
-from nearfar.memory_curve import slowdown
+from nearfar.memory_curve import allowed_slowdown
 from nearfar.report.fitted import labelled_sentences
 from nearfar.size import SizeResult
 
@@ -20,7 +20,7 @@ _PEAK = "the peak resident set without the page cache"
 
 def view(result: SizeResult) -> RenderableType:
     """The lines of each program."""
-    limit = slowdown(result.run, paging_declared.OPTIONS)
+    limit = allowed_slowdown(result.run, paging_declared.OPTIONS)
     filled = "" if result.run["options"]["whole"] else " once memory is filled"
     parts: list[RenderableType] = []
     for row in result.rows:

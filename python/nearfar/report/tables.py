@@ -65,7 +65,7 @@ def console(stream: IO[str] | None = None, width: int | None = None) -> Console:
 
 def paging(result: PagingResult, full: bool = False) -> RenderableType:
     """The paging study: the answers and the best pages; every row and the fits if ``full``."""
-    result = findings.by_place(result)
+    result = findings.with_machine_names(result)
     parts: list[RenderableType] = [Text("\n".join(answers.answers(result)), style="bold")]
     if findings.filtered(result.run):
         parts.append(Text(units.clean(f"Of the {result.run['view']}.")))
@@ -103,7 +103,7 @@ def best_pages(result: PagingResult) -> Table:
     table.add_columns(map(units.clean, names), justify="right")
     for memory in findings.memories(result):
         of_memory = [best.get((memory, name)) for name in names]
-        table.add_row(memory.both, *("-" if b is None else _best_cell(b) for b in of_memory))
+        table.add_row(memory.full_label, *("-" if b is None else _best_cell(b) for b in of_memory))
     return table
 
 
@@ -120,7 +120,7 @@ def _best_pages_of(result: PagingResult, storage: str) -> Table:
         if found is not None:
             ((total, *others),) = cells(paging_declared.ROWS, names, [found.row])
             page = Text(units.size(found.page_bytes), style="bold")
-            table.add_row(memory.both, page, total, change(found), *others)
+            table.add_row(memory.full_label, page, total, change(found), *others)
     return table
 
 

@@ -58,7 +58,7 @@ def paging(
         Text that ends in a newline: the plots, or the reason for none if ``width`` is below
         :data:`MIN_COLUMNS`.
     """
-    result = findings.by_place(result)
+    result = findings.with_machine_names(result)
     if not result.rows:
         return "(no plot: the result has no rows)\n"
     curves = answers.memory_curves(result)

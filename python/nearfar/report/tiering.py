@@ -19,7 +19,7 @@ from nearfar.tiering import (
     TieringResult,
     fast_memories,
     memory_of,
-    of_memory,
+    of_shown_memory,
     shown_memory,
     tenants,
 )
@@ -39,7 +39,7 @@ _COUNTS: Final[tuple[_Count, ...]] = get_args(_Count)
 def tiering(result: TieringResult) -> RenderableType:
     """The answers, times by size of fast memory if there are several, and a table of means."""
     # With several tenants, the phase also names the tenant.
-    rows = answers.by_tenant(answers.means(of_memory(result, result.rows)), "phase")
+    rows = answers.by_tenant(answers.means(of_shown_memory(result, result.rows)), "phase")
     memories = fast_memories(result)
     parts: list[RenderableType] = [Text("\n".join(answers.answers(result)), style="bold")]
     title = _title(result, len(memories) > 1)
@@ -75,7 +75,7 @@ def _title(result: TieringResult, several: bool) -> str | None:
     seeds, memory = len({row["seed"] for row in result.rows}), shown_memory(result)
     parts = [f"Means of {seeds} seeds"] if seeds > 1 else []
     if several and memory is not None:
-        parts.append(f"With {memory.both} of fast memory")
+        parts.append(f"With {memory.full_label} of fast memory")
     return "; ".join(parts) or None
 
 
@@ -92,14 +92,14 @@ def by_memory(result: TieringResult, memories: Sequence[Memory]) -> Table:
     table.add_column(declared.ROWS.head("fast_node_bytes"), justify="right", importance=KEY)
     table.add_columns(map(units.clean, names), justify="right")
     for memory in memories:
-        table.add_row(memory.both, *(units.duration(times[memory, name]) for name in names))
+        table.add_row(memory.full_label, *(units.duration(times[memory, name]) for name in names))
     return table
 
 
 def series(result: TieringResult) -> RenderableType:
     """Counts since the start at each point of the run, for the first seed."""
     first = result.rows[0]["seed"]
-    points = answers.by_tenant(of_memory(result, result.series), "phase")
+    points = answers.by_tenant(of_shown_memory(result, result.series), "phase")
     points = [point for point in points if point["seed"] == first]
     table = Table("Over the run: counts since its start", padding=(0, 1, 0, 0))
     heads = declared.SERIES_ROWS.heads

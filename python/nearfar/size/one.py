@@ -25,7 +25,7 @@ from nearfar.declared import paging as paging_declared
 from nearfar.errors import NearfarError
 from nearfar.gain_error import gain_error, saving
 from nearfar.info import Content, info
-from nearfar.memory_curve import ENOUGH, THRASHES, Memory, MemoryCurve, slowdown
+from nearfar.memory_curve import ENOUGH, THRASHES, Memory, MemoryCurve, allowed_slowdown
 from nearfar.page_choice import (
     LEAST_SHOWN,
     USUAL_PAGE,
@@ -121,7 +121,7 @@ def sized(vm: Vm, machine: Machine, options: declared.Options, progress: Progres
     usual = _private(pages.usual)
     usual_peak = max(usual, min(usual + mapped_files(content), resident))
     peak = usual_peak + pages.bloat
-    limit = slowdown(enough.run, paging_declared.OPTIONS)
+    limit = allowed_slowdown(enough.run, paging_declared.OPTIONS)
     curve = study.curve(usual_peak, resident)
     curve.refine([limit, THRASHES - 1])
     locked = content["locked_bytes"]

@@ -201,7 +201,7 @@ pub mod lost {
     /// Its arguments cannot be read.
     pub const ARGUMENTS: u64 = 2;
     /// QEMU or the plugin can no longer be opened.
-    pub const REACH: u64 = 3;
+    pub const INACCESSIBLE: u64 = 3;
     /// QEMU could not be started for it.
     pub const START: u64 = 4;
 }

@@ -176,7 +176,7 @@ fn reason(code: u64) -> &'static str {
     match code {
         lost::UNREADABLE => "its file cannot be read",
         lost::ARGUMENTS => "its arguments cannot be read",
-        lost::REACH => "it cannot open QEMU and the plugin after a change of user or root",
+        lost::INACCESSIBLE => "it cannot open QEMU and the plugin after a change of user or root",
         lost::START => "QEMU could not be started in its place",
         _ => "not a program for this QEMU",
     }

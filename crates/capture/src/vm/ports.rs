@@ -23,7 +23,7 @@ const MAX_TYPES: u64 = 64 << 20;
 
 /// What the guest has reported so far.
 #[derive(Debug, Default)]
-pub(crate) struct Signals {
+pub(crate) struct Reports {
     /// Recording is to begin.
     begin: AtomicBool,
     /// Recording is to end.
@@ -44,7 +44,7 @@ struct Text {
     regions: Vec<(u64, u64, String)>,
 }
 
-impl Signals {
+impl Reports {
     pub fn begins(&self) -> bool {
         self.begin.load(Acquire)
     }
@@ -106,7 +106,7 @@ pub(crate) struct Ports {
     pub(super) console: UnixStream,
     pub(super) port: UnixStream,
     pub(super) ram: File,
-    pub signals: Signals,
+    pub reports: Reports,
 }
 
 impl Ports {
@@ -124,7 +124,7 @@ impl Ports {
             for &byte in &bytes[..read] {
                 match byte {
                     b'\n' => {
-                        self.signals.note(&line);
+                        self.reports.note(&line);
                         line.clear();
                     }
                     b'\r' => {}
@@ -132,11 +132,11 @@ impl Ports {
                 }
                 // Do not wait for a newline: a prompt has none.
                 if awaited.is_some_and(|text| line.ends_with(text)) {
-                    self.signals.begin.store(true, Release);
+                    self.reports.begin.store(true, Release);
                     shared.ring_bell();
                 }
             }
-            self.signals.note(&line);
+            self.reports.note(&line);
         }
     }
 
@@ -146,7 +146,7 @@ impl Ports {
         let mut kernel = Kernel::default();
         while matches!(from.by_ref().take(MAX_LINE).read_line(&mut line), Ok(1..)) {
             match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
-                ("region", range) => self.signals.text(|text| {
+                ("region", range) => self.reports.text(|text| {
                     if text.regions.len() < MAX_REGIONS {
                         text.regions.extend(region(range));
                     }
@@ -162,15 +162,15 @@ impl Ports {
                 ("start", _) => {
                     if *start == VmStart::Marker {
                         kernel.enable_tasks(shared.header());
-                        self.signals.begin.store(true, Release);
+                        self.reports.begin.store(true, Release);
                         shared.ring_bell();
                         self.wait_for_recording(shared);
                     }
                     let _ = (&self.port).write_all(b"go\n");
                 }
                 ("stop", status) => {
-                    self.signals.status.store(status.trim().parse().unwrap_or(-1), Relaxed);
-                    self.signals.end.store(true, Release);
+                    self.reports.status.store(status.trim().parse().unwrap_or(-1), Relaxed);
+                    self.reports.end.store(true, Release);
                     shared.ring_bell();
                 }
                 _ => {}
@@ -253,7 +253,7 @@ mod tests {
         write(8192, 1);
         write(2 * GIB - 4096, 8192);
         let (console, port) = UnixStream::pair().unwrap();
-        let ports = Ports { console, port, ram, signals: Signals::default() };
+        let ports = Ports { console, port, ram, reports: Reports::default() };
         let expected = [(8192, 4096), (2 * GIB - 4096, 4096), (4 * GIB, 4096)];
         assert_eq!(ports.touched(&vm).unwrap(), expected);
     }

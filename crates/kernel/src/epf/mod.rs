@@ -60,9 +60,9 @@ pub fn parse(text: &str) -> Result<Box<dyn Epf>, String> {
 
 /// An option's value: a policy's name, with an argument after a colon if it takes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written(pub String);
+pub struct PolicyText(pub String);
 
-impl Value for Written {
+impl Value for PolicyText {
     const METAVAR: &'static str = "POLICY";
     const REGISTRY: &'static str = "epf";
     fn python() -> String {
@@ -118,9 +118,9 @@ mod tests {
 
     #[test]
     fn an_option_keeps_the_argument_of_its_policy() {
-        let written = Written::read(&"smart:50us".into()).unwrap();
+        let written = PolicyText::read(&"smart:50us".into()).unwrap();
         assert_eq!(written.plain(), "smart:50us");
-        assert!(Written::read(&Given::Whole(5)).is_err());
+        assert!(PolicyText::read(&Given::Whole(5)).is_err());
     }
 
     #[test]

@@ -267,7 +267,8 @@ fn manage(policy: &str, far: &str, fast: u64, pages: u64, act: impl FnOnce(Range
     let folder = tempfile::tempdir().unwrap();
     let (name, tier) = TIERS.iter().find(|(name, _)| *name == far).unwrap();
     let (argument, mapped) = (argument(tier, folder.path()), tier.is_mapped);
-    let sizes = Sizes { fast, far: 4 * pages, window: 4, spare: 8, pages: 1 << 20, mapped };
+    let sizes =
+        Sizes { fast, far: 4 * pages, window: 4, spare: 8, pages: 1 << 20, far_is_mapped: mapped };
     let Some(mut kernel) = linux(sizes.parking()) else { return };
     if mapped && let Err(error) = kernel.use_node(&argument) {
         return not_run(&format!("{policy}, {name}: {error}"));

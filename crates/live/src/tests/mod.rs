@@ -133,7 +133,7 @@ pub(crate) fn make_remote(
     move |mem| remote::make(serve_in_thread(Box::new(source)).0, &settings, mem, Endless)
 }
 
-/// Sizes at which few pages reach all states. `mapped`: the far tier is a memory node.
-fn sizes(fast: u64, far: u64, window: u64, mapped: bool) -> Sizes {
-    Sizes { fast, far, window, spare: 2, pages: 4 * 512, mapped }
+/// Sizes at which few pages reach all states.
+fn sizes(fast: u64, far: u64, window: u64, far_is_mapped: bool) -> Sizes {
+    Sizes { fast, far, window, spare: 2, pages: 4 * 512, far_is_mapped }
 }

@@ -82,7 +82,7 @@ impl Live {
     /// Check that pages are on the memory nodes to which they are charged, and shadows on the far one.
     fn check_nodes(&self) {
         let world = &self.manager.world;
-        let mut next = world.next_mapped_page(Page::new(0)).filter(|_| world.mapped);
+        let mut next = world.next_mapped_page(Page::new(0)).filter(|_| world.far_is_mapped);
         while let Some(page) = next {
             let at = world.numbers.address_of(page);
             let found = if world.pages.state(page).is_parked() {
@@ -175,7 +175,7 @@ impl Subject for Live {
     }
 
     fn shares_nodes(&self) -> bool {
-        self.manager.world.mapped
+        self.manager.world.far_is_mapped
     }
 
     fn step(&mut self, step: Step) {

@@ -29,14 +29,14 @@ impl<K: Kernel> World<K> {
             stuck += u64::from(state.has(PageFlags::STUCK));
             parking_places += usize::from(state.is_parked());
             // If the far tier is a memory node, a shadow's slot is a place of the parking area.
-            parking_places += usize::from(self.mapped && has_slot);
-            let wrong = if state.is_stored() && (self.mapped || !far || !has_slot) {
+            parking_places += usize::from(self.far_is_mapped && has_slot);
+            let wrong = if state.is_stored() && (self.far_is_mapped || !far || !has_slot) {
                 "has no location"
             } else if !far && has_slot && !state.has(PageFlags::PROTECTED) {
                 "has a shadow and may be written"
-            } else if far && !self.mapped && armed {
+            } else if far && !self.far_is_mapped && armed {
                 "is stored and armed"
-            } else if far && self.mapped && has_slot {
+            } else if far && self.far_is_mapped && has_slot {
                 "is far and has a shadow"
             } else if state.has(PageFlags::STUCK) && !self.in_window(page) {
                 "is stuck in a window that it is not in"
@@ -65,8 +65,8 @@ impl<K: Kernel> World<K> {
     }
 
     fn parking_size(&self) -> u64 {
-        let ([fast, far], window, mapped) = (self.budget.capacity, self.window.limit, self.mapped);
-        let spare = self.parking.spare_limit;
-        Sizes { fast, far, window, spare, pages: 0, mapped }.parking().into()
+        let ([fast, far], window) = (self.budget.capacity, self.window.limit);
+        let (spare, far_is_mapped) = (self.parking.spare_limit, self.far_is_mapped);
+        Sizes { fast, far, window, spare, pages: 0, far_is_mapped }.parking().into()
     }
 }

@@ -27,14 +27,14 @@ impl<K: Kernel> World<K> {
         self.budget.uncharge(self.pages.state(page).node());
         self.budget.charge(to);
         let cleared =
-            PageFlags::ARMED | PageFlags::ACCESSED | PageFlags::PROTECTED | PageFlags::PASSING;
+            PageFlags::ARMED | PageFlags::ACCESSED | PageFlags::PROTECTED | PageFlags::PASS_NEXT;
         self.pages.set(page, cleared, false);
         self.pages.set_node(page, to);
     }
 
     /// Make a far page fast, writable and without a slot.
     fn promote(&mut self, page: Page) -> Result<(), Refused> {
-        if self.mapped {
+        if self.far_is_mapped {
             self.copy_from_node(page, false)?;
         } else if self.pages.state(page).is_stored() {
             self.load(page, false)?;
@@ -62,7 +62,7 @@ impl<K: Kernel> World<K> {
     /// Make a far page fast. Its slot becomes its shadow.
     fn promote_with_shadow(&mut self, page: Page) -> Result<(), Refused> {
         let state = self.pages.state(page);
-        if self.mapped {
+        if self.far_is_mapped {
             self.copy_from_node(page, true)?;
         } else if state.is_stored() {
             self.load(page, true)?;
@@ -82,7 +82,7 @@ impl<K: Kernel> World<K> {
 
     /// Store a fast page, in its shadow's slot if it has one.
     fn demote(&mut self, page: Page) -> Result<(), Refused> {
-        if self.mapped {
+        if self.far_is_mapped {
             return self.move_to_node(page);
         }
         let shadowed = self.pages.slot(page).is_some();
@@ -121,7 +121,7 @@ impl<K: Kernel> Memory for World<K> {
     }
     fn has(&self, capability: Capability) -> bool {
         capability == Capability::AccessedBits
-            || (self.mapped && capability == Capability::FarIsMapped)
+            || (self.far_is_mapped && capability == Capability::FarIsMapped)
     }
     fn tenants(&self) -> u16 {
         1
@@ -152,8 +152,8 @@ impl<K: Kernel> Memory for World<K> {
     }
     fn hint_armed(&self, page: Page) -> bool {
         let state = self.pages.state(page);
-        if !self.mapped && state.is_far() {
-            return state.is_stored() && !state.has(PageFlags::PASSING);
+        if !self.far_is_mapped && state.is_far() {
+            return state.is_stored() && !state.has(PageFlags::PASS_NEXT);
         }
         state.has(PageFlags::ARMED)
     }
@@ -172,7 +172,7 @@ impl<K: Kernel> Memory for World<K> {
             return false;
         }
         self.pages.set(page, PageFlags::ACCESSED, false);
-        if state.is_resident() && (self.mapped || !state.is_far()) {
+        if state.is_resident() && (self.far_is_mapped || !state.is_far()) {
             // A page that cannot be parked looks idle, but cannot be demoted either.
             let _ = self.park(page);
         }
@@ -181,11 +181,11 @@ impl<K: Kernel> Memory for World<K> {
 
     fn arm_hint(&mut self, page: Page) -> Result<(), Refused> {
         let state = self.mapped_state(page)?;
-        if !self.mapped && state.is_far() {
+        if !self.far_is_mapped && state.is_far() {
             if self.in_window(page) {
                 self.evict(page)?;
             }
-            self.pages.set(page, PageFlags::PASSING, false);
+            self.pages.set(page, PageFlags::PASS_NEXT, false);
         } else {
             self.park(page)?;
             self.pages.set(page, PageFlags::ARMED, true);
@@ -196,7 +196,7 @@ impl<K: Kernel> Memory for World<K> {
     fn disarm_hint(&mut self, page: Page) {
         let state = self.pages.state(page);
         if state.is_mapped() {
-            self.pages.set(page, PageFlags::PASSING, state.is_far() && state.is_stored());
+            self.pages.set(page, PageFlags::PASS_NEXT, state.is_far() && state.is_stored());
             self.pages.set(page, PageFlags::ARMED, false);
             self.pages.set(page, PageFlags::ACCESSED, true);
         }
@@ -257,13 +257,13 @@ impl<K: Kernel> Memory for World<K> {
         if self.free(to) == 0 {
             return Err(Refused::NoFrame);
         }
-        if far && self.mapped {
+        if far && self.far_is_mapped {
             if state.is_resident() {
                 self.protect(self.numbers.address_of(page), true)?;
             }
         } else if far && self.in_window(page) && !has_slot {
             self.evict(page)?;
-            self.pages.set(page, PageFlags::PASSING, true);
+            self.pages.set(page, PageFlags::PASS_NEXT, true);
         } else if !far {
             self.park(page)?;
         }

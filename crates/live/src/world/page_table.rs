@@ -30,7 +30,7 @@ impl PageFlags {
     /// The next write calls the policy's `write_fault`.
     pub(crate) const PROTECTED: Self = Self(1 << 5);
     /// Stored, and the next reference is let through without a hint fault.
-    pub(crate) const PASSING: Self = Self(1 << 6);
+    pub(crate) const PASS_NEXT: Self = Self(1 << 6);
     /// In the window (far pages in the program's memory), and could not be evicted.
     pub(crate) const STUCK: Self = Self(1 << 7);
     /// Being copied, from `begin_copy` to `commit_copy`.

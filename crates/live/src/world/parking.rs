@@ -97,7 +97,8 @@ impl<K: Kernel> World<K> {
             }
         }
         if copy {
-            let node = if self.mapped { self.pages.state(page).node() } else { NodeId::FAST };
+            let node =
+                if self.far_is_mapped { self.pages.state(page).node() } else { NodeId::FAST };
             if let Err(fail) = self.kernel.place_copy(at, frame, protect, node) {
                 return Err(self.refused(fail, "restoring a page by a copy", at));
             }

@@ -33,7 +33,7 @@ impl<K: Kernel> World<K> {
         if self.pages.state(from).has(PageFlags::STUCK) {
             self.window.stuck_count -= 1;
         }
-        self.pages.set(from, PageFlags::ARMED | PageFlags::PASSING | PageFlags::STUCK, false);
+        self.pages.set(from, PageFlags::ARMED | PageFlags::PASS_NEXT | PageFlags::STUCK, false);
         self.pages.remove(from)
     }
 
@@ -49,7 +49,7 @@ impl<K: Kernel> World<K> {
     pub(crate) fn put_unnumbered(&mut self, at: Va, entry: Entry) {
         let Entry { state, frame, slot } = entry;
         self.budget.uncharge(state.node());
-        if !self.mapped && state.is_far() && !state.is_stored() {
+        if !self.far_is_mapped && state.is_far() && !state.is_stored() {
             self.window.count -= 1;
         }
         match (state.location(), slot) {

@@ -62,7 +62,7 @@ impl<K: Kernel> World<K> {
 
     pub(super) fn in_window(&self, page: Page) -> bool {
         let state = self.pages.state(page);
-        !self.mapped && state.is_far() && !state.is_stored()
+        !self.far_is_mapped && state.is_far() && !state.is_stored()
     }
 
     /// Store a page of the window.

@@ -31,9 +31,8 @@ use resident_set::ResidentTracker;
 use reuse::Reuse;
 pub use rows::{Region, ReuseBin, WorkingSet};
 
-use crate::lifetimes;
+use crate::lifetimes::{self, PAGE_SHIFT};
 
-const PAGE_SHIFT: u32 = 12;
 const PAGE: u64 = 1 << PAGE_SHIFT;
 /// Maximum number of intervals that a trace is divided into.
 pub const BINS: u64 = 256;

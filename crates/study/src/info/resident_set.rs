@@ -2,11 +2,7 @@
 
 use nearfar_trace::{KindSet, Reader, Result};
 
-use super::PAGE_SHIFT;
-use crate::lifetimes::{self, Events, PAGE, ResidentSet, Spaces};
-
-// `lifetimes::PAGE` is the log2 of the page size, unlike `info::PAGE`.
-const _: () = assert!(PAGE == PAGE_SHIFT);
+use crate::lifetimes::{self, Events, PAGE_SHIFT, ResidentSet, Spaces};
 
 /// The resident set at the current position in the trace.
 pub struct ResidentTracker {
@@ -50,7 +46,7 @@ impl ResidentTracker {
 
     #[cold]
     fn reference(&mut self, number: u64, write: bool) -> u32 {
-        let number = lifetimes::place(self.space, number << PAGE) >> PAGE;
+        let number = lifetimes::place(self.space, number << PAGE_SHIFT) >> PAGE_SHIFT;
         self.epoch << 1 | u32::from(self.set.reference(number, write))
     }
 }

@@ -7,7 +7,7 @@ use nearfar_trace::RegionEvent;
 use nearfar_trace::hash::PageMap;
 
 use super::spaces::{Effect, Spaces};
-use super::{Backing, PAGE, SPACE_SHIFT, place};
+use super::{Backing, PAGE_SHIFT, SPACE_SHIFT, place};
 
 /// log2 of the blocks per group; ranges are searched by group.
 const GROUP: u32 = 9;
@@ -83,7 +83,7 @@ pub struct Blocks {
 impl Blocks {
     /// Blocks have 2^`shift` bytes, at most 4 KiB; pages have at most 2^`largest` bytes.
     pub fn new(shift: u32, largest: u32, spaces: Spaces) -> Self {
-        assert!(shift <= PAGE && shift <= largest, "blocks of 2^{shift} bytes");
+        assert!(shift <= PAGE_SHIFT && shift <= largest, "blocks of 2^{shift} bytes");
         Self { shift, largest: largest - shift, spaces, ..Self::default() }
     }
 
@@ -237,8 +237,8 @@ impl Blocks {
 
     /// First and last block number of 4 KiB pages of an address space.
     fn range(&self, space: u32, first: u64, last: u64) -> (u64, u64) {
-        let number = |page: u64| place(space, page << PAGE) >> self.shift;
-        (number(first), number(last) + (1 << (PAGE - self.shift)) - 1)
+        let number = |page: u64| place(space, page << PAGE_SHIFT) >> self.shift;
+        (number(first), number(last) + (1 << (PAGE_SHIFT - self.shift)) - 1)
     }
 
     /// Touched blocks of 4 KiB pages `first` to `last` of an address space, by address.
@@ -325,7 +325,7 @@ impl Blocks {
         for &block in &moved {
             self.leave(block);
         }
-        let by = by.wrapping_mul(1 << PAGE);
+        let by = by.wrapping_mul(1 << PAGE_SHIFT);
         let blocks = moved.into_iter().map(|block| {
             let Block { number, state } = self.blocks[block as usize];
             let addr = super::address(number << self.shift).wrapping_add(by);
@@ -340,7 +340,7 @@ impl Blocks {
     }
 
     fn fork(&mut self, parent: u32, child: u32) -> Change {
-        let mut blocks = self.within(parent, 0, (1 << (SPACE_SHIFT - PAGE)) - 1);
+        let mut blocks = self.within(parent, 0, (1 << (SPACE_SHIFT - PAGE_SHIFT)) - 1);
         blocks.retain(|&block| self.blocks[block as usize].state & OF_OBJECT == 0);
         self.strayed |= self.moved;
         let blocks = blocks.into_iter().map(|block| {
@@ -371,10 +371,10 @@ mod tests {
             RegionEvent { event, addr, length, to, prot, ..RegionEvent::default() }
         };
         let thread = ThreadInfo { process: 1, ..ThreadInfo::default() };
-        let mut blocks = Blocks::new(PAGE, PAGE + 2, Spaces::new(&[thread]));
+        let mut blocks = Blocks::new(PAGE_SHIFT, PAGE_SHIFT + 2, Spaces::new(&[thread]));
         blocks.apply(&event(RegionKind::Map, 0x10000, 0x3000, 0));
         let space = blocks.spaces().of_thread(0);
-        let number = |addr| place(space, addr) >> PAGE;
+        let number = |addr| place(space, addr) >> PAGE_SHIFT;
         for addr in [0x10000, 0x11000] {
             blocks.birth(number(addr), true);
         }

@@ -65,7 +65,7 @@ pub fn known(reader: &Reader) -> Result<bool> {
 }
 
 /// log2 of the page size of events.
-pub const PAGE: u32 = 12;
+pub const PAGE_SHIFT: u32 = 12;
 /// Position of the address-space number in a [`place`].
 pub const SPACE_SHIFT: u32 = 48;
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use nearfar_trace::reader::Batches;
 use nearfar_trace::{Batch, Columns, KindSet, Reader, RegionEvent, RegionKind, Result, last_byte};
 
-use super::{Blocks, Change, Events, Next, PAGE, PageTable, Recent, Spaces};
+use super::{Blocks, Change, Events, Next, PAGE_SHIFT, PageTable, Recent, Spaces};
 
 /// Counts the 4 KiB frames of a program. File pages, if included, count from their first reference to
 /// the end of the trace, because they stay in the page cache.
@@ -17,7 +17,10 @@ pub struct Peak {
 impl Peak {
     /// The blocks of [`Change`]s have 2^`block_shift` bytes. Without `files`, file pages do not count.
     pub fn new(block_shift: u32, files: bool) -> Self {
-        Self { table: PageTable::new(PAGE, block_shift, None).with_files(files), peak_frames: 0 }
+        Self {
+            table: PageTable::new(PAGE_SHIFT, block_shift, None).with_files(files),
+            peak_frames: 0,
+        }
     }
 
     pub fn apply(&mut self, change: &Change) {
@@ -28,7 +31,7 @@ impl Peak {
     }
 
     pub fn now_bytes(&self) -> u64 {
-        self.table.used() << PAGE
+        self.table.used() << PAGE_SHIFT
     }
 
     /// Frames allocated so far, freed ones included, and how many of them hold file pages.
@@ -38,7 +41,7 @@ impl Peak {
 
     /// Peak resident bytes so far, at least a page.
     pub fn bytes(&self) -> u64 {
-        self.peak_frames.max(1) << PAGE
+        self.peak_frames.max(1) << PAGE_SHIFT
     }
 }
 
@@ -51,7 +54,10 @@ pub struct ResidentSet {
 impl ResidentSet {
     /// Without `files`, file pages do not count.
     pub fn new(spaces: Spaces, files: bool) -> Self {
-        Self { blocks: Blocks::new(PAGE, PAGE, spaces), peak: Peak::new(PAGE, files) }
+        Self {
+            blocks: Blocks::new(PAGE_SHIFT, PAGE_SHIFT, spaces),
+            peak: Peak::new(PAGE_SHIFT, files),
+        }
     }
 
     /// Apply an event. Returns whether it changed any page or the address space of a process.
@@ -93,7 +99,7 @@ impl ResidentSet {
                 continue;
             }
             let write = KindSet::WRITES.has(kind);
-            for number in addr >> PAGE..=last_byte(addr, size) >> PAGE {
+            for number in addr >> PAGE_SHIFT..=last_byte(addr, size) >> PAGE_SHIFT {
                 if !recent.contains(number) && self.reference(number, write) {
                     recent.insert(number);
                 }

@@ -7,14 +7,14 @@ use nearfar_kernel::thp::Advice;
 use nearfar_trace::{Batch, RegionEvent, RegionKind, ThreadInfo};
 use rustc_hash::FxHashMap;
 
-use super::{PAGE, SPACE_SHIFT, place};
+use super::{PAGE_SHIFT, SPACE_SHIFT, place};
 use crate::ranges::Ranges;
 
 /// First 4 KiB page of the kernel's half of the address space, where traces have the page caches of
 /// files, shared by all processes.
-const KERNEL: u64 = 1 << (63 - PAGE);
+const KERNEL: u64 = 1 << (63 - PAGE_SHIFT);
 /// Pages of an address space; all user addresses are below.
-const PAGES: u64 = 1 << (SPACE_SHIFT - PAGE);
+const PAGES: u64 = 1 << (SPACE_SHIFT - PAGE_SHIFT);
 /// Maximum number of concurrent address spaces: as many as fit in a [`place`], which combines an address
 /// space and an address in one number.
 const MAX_SPACES: u32 = 1 << (63 - SPACE_SHIFT);
@@ -231,7 +231,7 @@ impl Spaces {
 
     /// The backing of the page of an address.
     pub fn backing(&self, space: u32, addr: u64) -> Backing {
-        let page = addr >> PAGE;
+        let page = addr >> PAGE_SHIFT;
         let backing = match page >= KERNEL {
             true => self.files.find(page),
             false => self.spaces.get(space as usize).and_then(|space| space.mapped.find(page)),
@@ -240,13 +240,15 @@ impl Spaces {
     }
 
     /// First and last page of the contiguous private memory with the same advice around a private
-    /// page (a [`place`] >> [`PAGE`]), within its aligned 2^`order` pages. Around an unmapped page,
+    /// page (a [`place`] >> [`PAGE_SHIFT`]), within its aligned 2^`order` pages. Around an unmapped page,
     /// unmapped pages count as private memory.
     pub fn private_around(&self, number: u64, order: u32) -> (u64, u64) {
         let start = number >> order << order;
         let end = start + (1 << order) - 1;
-        let (space, page) =
-            (number >> (SPACE_SHIFT - PAGE), super::address(number << PAGE) >> PAGE);
+        let (space, page) = (
+            number >> (SPACE_SHIFT - PAGE_SHIFT),
+            super::address(number << PAGE_SHIFT) >> PAGE_SHIFT,
+        );
         let Some(space) = self.spaces.get(space as usize).filter(|_| page < KERNEL) else {
             return (start, end);
         };
@@ -333,8 +335,8 @@ impl Spaces {
             RegionKind::File => {
                 let Some(more) = event.length.checked_sub(1) else { return };
                 let backing = self.backing_of(event);
-                let last = event.addr.saturating_add(more) >> PAGE;
-                self.files.map(event.addr >> PAGE, last, backing);
+                let last = event.addr.saturating_add(more) >> PAGE_SHIFT;
+                self.files.map(event.addr >> PAGE_SHIFT, last, backing);
             }
             RegionKind::Fork | RegionKind::Vfork => {
                 let (parent, child) = (self.of_process(process), event.to as u32);
@@ -382,8 +384,10 @@ impl Spaces {
     /// Apply an event to a range of one address space. Ranges beyond user addresses are ignored.
     fn in_range(&mut self, event: &RegionEvent, process: u32, effects: &mut Vec<Effect>) {
         let end = event.length.checked_sub(1).and_then(|more| event.addr.checked_add(more));
-        let Some(last) = end.map(|end| end >> PAGE).filter(|last| *last < PAGES) else { return };
-        let first = event.addr >> PAGE;
+        let Some(last) = end.map(|end| end >> PAGE_SHIFT).filter(|last| *last < PAGES) else {
+            return;
+        };
+        let first = event.addr >> PAGE_SHIFT;
         let space = self.of_process(process);
         let end = |kept| Effect::End { space, first, last, kept };
         match event.event {
@@ -409,7 +413,7 @@ impl Spaces {
             RegionKind::Remove => effects.push(Effect::Remove { space, first, last }),
             RegionKind::Free => effects.push(Effect::Free { space, first, last }),
             RegionKind::Move => {
-                let by = (event.to >> PAGE).wrapping_sub(first);
+                let by = (event.to >> PAGE_SHIFT).wrapping_sub(first);
                 let (to, end) = (first.wrapping_add(by), last.wrapping_add(by));
                 // The kernel refuses to move a range to one that it overlaps.
                 if to > end || end >= PAGES || (to <= last && end >= first) {
@@ -418,7 +422,7 @@ impl Spaces {
                 effects.push(Effect::End { space, first: to, last: end, kept: false });
                 effects.push(Effect::Move { space, first, last, by });
                 let target = &mut self.spaces[space as usize];
-                let moved = |backing: Backing| backing.moved(by.wrapping_mul(1 << PAGE));
+                let moved = |backing: Backing| backing.moved(by.wrapping_mul(1 << PAGE_SHIFT));
                 target.mapped.shift(first, last, by, moved);
                 target.advice.shift(first, last, by, |advice| advice);
                 self.push_areas(space, (first, last), effects);
@@ -431,7 +435,7 @@ impl Spaces {
     /// Set the range of the heap. Its start is rounded up: a partial page may hold other data.
     fn heap(&mut self, event: &RegionEvent, process: u32, effects: &mut Vec<Effect>) {
         let Some(end) = event.addr.checked_add(event.length) else { return };
-        let (start, end) = (event.addr.div_ceil(1 << PAGE), end.div_ceil(1 << PAGE));
+        let (start, end) = (event.addr.div_ceil(1 << PAGE_SHIFT), end.div_ceil(1 << PAGE_SHIFT));
         if end > PAGES {
             return;
         }

@@ -67,9 +67,9 @@ pub struct Counts {
     /// Faults that read a file page again.
     pub file_rereads: u64,
     /// With a machine ([`explain_on_machine`]): faults that need no device.
-    pub given: u64,
+    pub minor_faults: u64,
     /// Time of the `given` faults, in picoseconds.
-    pub given_ps: u64,
+    pub minor_fault_ps: u64,
     /// Time of page walks in picoseconds, as if no two waits overlapped.
     pub walk_ps: u64,
     /// Time of the second TLB level in picoseconds, as if no two waits overlapped.
@@ -87,8 +87,8 @@ impl Counts {
         self.file_reads += other.file_reads;
         self.swap_ins += other.swap_ins;
         self.file_rereads += other.file_rereads;
-        self.given += other.given;
-        self.given_ps += other.given_ps;
+        self.minor_faults += other.minor_faults;
+        self.minor_fault_ps += other.minor_fault_ps;
         self.walk_ps += other.walk_ps;
         self.tlb_ps += other.tlb_ps;
     }

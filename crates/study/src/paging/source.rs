@@ -39,7 +39,7 @@ impl Source {
             .map(|size| size.map_or(0, |s| s.trailing_zeros()));
         // With lifetimes, blocks have the same size for every selection of `page_sizes`.
         let finest = options.finest.trailing_zeros();
-        let block_shift = if lives { finest.min(lifetimes::PAGE) } else { smallest };
+        let block_shift = if lives { finest.min(lifetimes::PAGE_SHIFT) } else { smallest };
         let first = options.tlb.first;
         // A fully associative TLB must hold all pages of a window (`FullLru`).
         let window_blocks = if first.ways.is_none_or(|ways| ways == first.entries) {

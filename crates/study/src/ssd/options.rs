@@ -240,7 +240,7 @@ nearfar_schema::options! {
         dram: List<Bytes> = "100M,150M",
         /// Policies for embedded page faults: the core waits (`none`), the thread sleeps (`all`),
         /// or sleeps only for long waits (`smart:50us`).
-        epf: List<epf::Written> = "none,all,smart:50us",
+        epf: List<epf::PolicyText> = "none,all,smart:50us",
         /// Storage device of the machine that holds the files.
         #[metavar = "NAME"]
         disk: Option<String> = none("none: reading files takes no time"),

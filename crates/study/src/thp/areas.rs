@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::info::names::Names;
-use crate::lifetimes::{self, Change, PAGE};
+use crate::lifetimes::{self, Change, PAGE_SHIFT};
 use crate::paging::machine::areas::AreaCosts;
 use crate::paging::machine::observe::Observe;
 use crate::paging::machine::touches::Chunk;
@@ -82,7 +82,9 @@ impl Areas {
         }
         for (id, (low, high)) in bounds {
             if let Some(text) = texts.get_mut(id as usize) {
-                text.get_or_insert_with(|| format!("{:#x}-{:#x}", low << PAGE, (high + 1) << PAGE));
+                text.get_or_insert_with(|| {
+                    format!("{:#x}-{:#x}", low << PAGE_SHIFT, (high + 1) << PAGE_SHIFT)
+                });
             }
         }
         Named { merged, texts, maps: self.maps }
@@ -155,7 +157,7 @@ impl Observe for Areas {
         if !born && maps == self.mapped {
             return;
         }
-        let page = lifetimes::address(number << PAGE) >> PAGE;
+        let page = lifetimes::address(number << PAGE_SHIFT) >> PAGE_SHIFT;
         let area = self.names.region(page);
         if born {
             self.born.push(area);

@@ -14,7 +14,7 @@ use nearfar_trace::{Batch, Columns, Error, KindSet, Reader, Result, last_byte};
 use super::engine::{Access, End};
 use super::trace::Numbering;
 use crate::lifetimes::{
-    Action, Blocks, Events, NO_FRAME, Next, PAGE, PageTable, Recent, SPACE_SHIFT, Spaces,
+    Action, Blocks, Events, NO_FRAME, Next, PAGE_SHIFT, PageTable, Recent, SPACE_SHIFT, Spaces,
 };
 use crate::slot;
 
@@ -138,9 +138,9 @@ pub(super) fn lives(
     let shift = if huge { HUGE.ilog2() } else { 0 };
     let spaces = Spaces::new(&reader.info().threads).filtered(filtered);
     let mut builder = Builder {
-        blocks: Blocks::new(PAGE, PAGE + shift, spaces),
+        blocks: Blocks::new(PAGE_SHIFT, PAGE_SHIFT + shift, spaces),
         // `None`: simulate all frames.
-        table: PageTable::new(PAGE + shift, PAGE, None),
+        table: PageTable::new(PAGE_SHIFT + shift, PAGE_SHIFT, None),
         shift,
         ..Builder::default()
     };
@@ -188,7 +188,7 @@ impl Builder {
             if several {
                 self.switch(batch.thread[index], addr);
             }
-            for number in addr >> PAGE..=last_byte(addr, batch.size[index]) >> PAGE {
+            for number in addr >> PAGE_SHIFT..=last_byte(addr, batch.size[index]) >> PAGE_SHIFT {
                 if !self.recent.contains(number) {
                     let write = KindSet::WRITES.has(batch.kind[index]);
                     self.reference(number, write);

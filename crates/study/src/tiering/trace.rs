@@ -15,7 +15,7 @@ use nearfar_trace::{Batch, Columns, Error, Kind, Reader, Result, last_byte};
 use super::copies::{Copies, Turn};
 use super::engine::{Access, Block};
 use super::lives::{Lives, StepKind, lives};
-use crate::lifetimes::{PAGE, known, place};
+use crate::lifetimes::{PAGE_SHIFT, known, place};
 use crate::slot;
 
 /// The pages of a trace.
@@ -210,7 +210,7 @@ impl TracePages {
                 life.advance(lives, out);
                 let addr = place(life.spaces.get(thread as usize).map_or(0, |space| *space), addr);
                 let last = last_byte(addr, replay.batch.size[replay.at]);
-                for number in addr >> PAGE..=last >> PAGE {
+                for number in addr >> PAGE_SHIFT..=last >> PAGE_SHIFT {
                     life.advance(lives, out);
                     life.access += 1;
                     let page = life.pages.get(&number);

@@ -79,7 +79,7 @@ impl Pool {
     /// Create a pool of `threads` workers, perhaps none.
     pub(super) fn new(threads: usize, sink: Sink) -> Result<Self> {
         let encoders = (0..=threads).map(|_| Encoder::new()).collect::<std::result::Result<_, _>>();
-        let mut encoders: Vec<Encoder> = encoders.map_err(|error| sink.failed(error))?;
+        let mut encoders: Vec<Encoder> = encoders.map_err(|error| sink.write_error(error))?;
         let (work, queue) = sync_channel::<(u64, Group)>(QUEUED);
         let (completions, done) = sync_channel(threads + QUEUED);
         let queue = Arc::new(Mutex::new(queue));

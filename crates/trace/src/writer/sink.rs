@@ -59,7 +59,7 @@ impl Sink {
         self.dir.join(self.part_name())
     }
 
-    pub(super) fn failed(&self, error: ParquetError) -> Error {
+    pub(super) fn write_error(&self, error: ParquetError) -> Error {
         let text = error.to_string();
         let fix =
             system_error(&error).map_or("check the disk, or choose another place with -o", remedy);
@@ -70,7 +70,7 @@ impl Sink {
     }
 
     pub(super) fn append(&mut self, encoded: Encoded) -> Result<()> {
-        let group = encoded.map_err(|e| self.failed(e))?;
+        let group = encoded.map_err(|e| self.write_error(e))?;
         if self.part.is_none() {
             let temporary = TemporaryFile::new(self.part_path())?;
             let file = File::create(&temporary.path)
@@ -81,7 +81,7 @@ impl Sink {
             // The Parquet crate writes a few kilobytes at a time.
             let file = BufWriter::with_capacity(1 << 18, ChecksumWriter::new(file));
             let writer = SerializedFileWriter::new(file, schema().0, Arc::new(properties))
-                .map_err(|e| self.failed(e))?;
+                .map_err(|e| self.write_error(e))?;
             self.part = Some(OpenPart { writer, records: 0, file: temporary });
         }
         let records = group.records;
@@ -105,7 +105,7 @@ impl Sink {
             let groups = part.writer.flushed_row_groups().len();
             let is_full = groups * ROW_GROUP >= self.part_records;
             // Not earlier: `failed` borrows `self`, which `part` has borrowed until here.
-            appended.map_err(|e| self.failed(e))?;
+            appended.map_err(|e| self.write_error(e))?;
             if is_full {
                 self.close_part()?;
             }
@@ -131,7 +131,7 @@ impl Sink {
             return Ok(());
         };
         let name = self.part_name();
-        let buffered = writer.into_inner().map_err(|e| self.failed(e))?;
+        let buffered = writer.into_inner().map_err(|e| self.write_error(e))?;
         let file = buffered
             .into_inner()
             .map_err(|e| Error::io(&temporary.path, "cannot write", &e.into_error()))?;

@@ -8,7 +8,7 @@ from nearfar import units
 from nearfar.declared import devices as declared
 from nearfar.declared import paging as paging_declared
 from nearfar.devices import DevicesResult
-from nearfar.memory_curve import slowdown
+from nearfar.memory_curve import allowed_slowdown
 from nearfar.report import devices as texts
 from nearfar.report import palette
 from nearfar.report.html import page
@@ -39,7 +39,7 @@ class DevicesPage(page.Page[DevicesResult]):
 
     def _sections(self) -> list[str]:
         rows = self.result.rows
-        limit = units.percent(slowdown(self.result.run, paging_declared.OPTIONS))
+        limit = units.percent(allowed_slowdown(self.result.run, paging_declared.OPTIONS))
         largest_slowdown = max((row["slowdown"] or 0.0 for row in rows), default=0.0) or 1.0
         largest_bytes = max(row["needed_bytes"] + row["device_bytes"] for row in rows)
 

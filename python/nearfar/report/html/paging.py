@@ -10,7 +10,7 @@ from nearfar import paging_findings as findings
 from nearfar import units
 from nearfar.declared import paging as declared
 from nearfar.info import Content, HeatMap
-from nearfar.memory_curve import Memory, MemoryCurve, slowdown
+from nearfar.memory_curve import Memory, MemoryCurve, allowed_slowdown
 from nearfar.paging import PagingResult, too_few_frames
 from nearfar.report import palette
 from nearfar.report.cells import optional, signed_percent
@@ -72,7 +72,7 @@ class PagingPage(page.Page[PagingResult]):
     ) -> None:
         """Make the script's data."""
         # With several machines, storages are renamed to ``machine/storage``, except in ``saved``.
-        super().__init__(findings.by_place(result), result.run)
+        super().__init__(findings.with_machine_names(result), result.run)
         self.saved, self.heatmap, self.info = result, heatmap, info
         self.model = model(self.result)
         trace = result.run.get("trace", "")
@@ -208,7 +208,7 @@ def model(result: PagingResult) -> Model:
             "tlb": _rate_chart(result, "tlb", "tlb_miss_rate", 1),
         }
     if curves := answers.memory_curves(result):
-        limit = slowdown(result.run, declared.OPTIONS)
+        limit = allowed_slowdown(result.run, declared.OPTIONS)
         drawn["enough"] = memory_chart.drawn(curves, limit, memory_chart.STORAGES)
     initial = f"{memories.index(findings.answered_memory(result)) if memories else 0},0"
     return {"initial": initial, "cells": cells, "charts": drawn}

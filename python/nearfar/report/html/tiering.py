@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from nearfar import tiering_answers as answers
 from nearfar import units
 from nearfar.declared import tiering as declared
-from nearfar.memory_curve import slowdown
+from nearfar.memory_curve import allowed_slowdown
 from nearfar.report import palette
 from nearfar.report.html import charts, page
 from nearfar.report.html import memory as memory_chart
-from nearfar.tiering import TieringResult, fast_memories, of_memory, shown_memory
+from nearfar.tiering import TieringResult, fast_memories, of_shown_memory, shown_memory
 
 if TYPE_CHECKING:
     import altair as alt
@@ -59,7 +59,7 @@ def curve_chart(result: TieringResult, names: Sequence[str]) -> charts.Drawn:
     drawn = {curve.name for curve in curves}
     colour = _colour(names, legend=True, among=[name for name in names if name in drawn])
     return memory_chart.drawn(
-        curves, slowdown(result.run, declared.OPTIONS), memory_chart.POLICIES, colour
+        curves, allowed_slowdown(result.run, declared.OPTIONS), memory_chart.POLICIES, colour
     )
 
 
@@ -79,16 +79,16 @@ class TieringPage(page.Page[TieringResult]):
 
     def _sections(self) -> list[str]:
         result = self.result
-        rows = of_memory(result, result.rows)
+        rows = of_shown_memory(result, result.rows)
         # With several tenants, the phase or the policy also names the tenant.
         means = answers.by_tenant(answers.means(rows), "phase")
         names = list(dict.fromkeys(row["policy"] for row in rows))
         seeds = list(dict.fromkeys(row["seed"] for row in rows))
-        series = answers.by_tenant(of_memory(result, result.series), "policy")
+        series = answers.by_tenant(of_shown_memory(result, result.series), "policy")
         lines = list(dict.fromkeys(point["policy"] for point in series))
         memory = shown_memory(result)
         several = len(fast_memories(result)) > 1
-        with_memory = f" With {memory.both} of fast memory." if several and memory else ""
+        with_memory = f" With {memory.full_label} of fast memory." if several and memory else ""
         curves = answers.policy_curves(result)
         if curves:
             self.charts["enough"] = curve_chart(result, names)

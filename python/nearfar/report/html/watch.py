@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nearfar import units
 from nearfar.declared import watch as declared
-from nearfar.memory_curve import Memory, MemoryCurve, slowdown
+from nearfar.memory_curve import Memory, MemoryCurve, allowed_slowdown
 from nearfar.report.html import charts, memory, page
 from nearfar.report.watch import lines
 from nearfar.watch import WatchResult
@@ -71,7 +71,9 @@ def curve(result: WatchResult) -> charts.Drawn:
     most = max(row["resident_bytes"], *(size.bytes for size in times))
     times.setdefault(Memory(most, None), 1.0)
     of_storage = MemoryCurve.of(str(row["storage"]), times, base=1.0)
-    return memory.drawn([of_storage], slowdown(result.run, declared.OPTIONS), memory.STORAGES)
+    return memory.drawn(
+        [of_storage], allowed_slowdown(result.run, declared.OPTIONS), memory.STORAGES
+    )
 
 
 def _windows(points: Sequence[declared.WindowsRow]) -> charts.Drawn:

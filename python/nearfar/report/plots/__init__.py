@@ -60,13 +60,13 @@ def legend(spec: Spec, field: str, **keys: object) -> None:
 
 
 #: The maximum number of categories along an axis whose labels are legible.
-PLACES = 24
+MAX_CATEGORIES = 24
 
 
 def limit(items: Sequence[T]) -> tuple[Sequence[T], str]:
     """As many items as fit on an axis, and a note for the title if some are left out."""
-    note = f" ({PLACES} of {len(items)})" if len(items) > PLACES else ""
-    return items[:PLACES], note
+    note = f" ({MAX_CATEGORIES} of {len(items)})" if len(items) > MAX_CATEGORIES else ""
+    return items[:MAX_CATEGORIES], note
 
 
 def bars(rows: Sequence[Datum], title: str, *, x: str, series: str, axis: str, label: str) -> Chart:

@@ -21,7 +21,7 @@ MAX: Final = 3
 
 def draw(result: PagingResult) -> Chart:
     """Bars of stacked parts of the time; the best page is marked."""
-    shown = findings.by_place(result)
+    shown = findings.with_machine_names(result)
     model = paging.model(shown)
     empty: paging.Cell = {"rows": [], "sentence": "no rows"}
     cell = model["cells"].get(model["initial"], empty)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nearfar import tiering_answers as answers
 from nearfar.report.html import tiering
 from nearfar.report.plots import Chart, chart
-from nearfar.tiering import TieringResult, of_memory
+from nearfar.tiering import TieringResult, of_shown_memory
 
 
 def draw(result: TieringResult) -> Chart:
@@ -15,6 +15,6 @@ def draw(result: TieringResult) -> Chart:
     if answers.policy_curves(result):
         drawn = tiering.curve_chart(result, names)
         return chart(drawn["spec"], title, points=drawn["points"], marks=drawn["marks"])
-    rows = answers.by_tenant(answers.means(of_memory(result, result.rows)), "phase")
+    rows = answers.by_tenant(answers.means(of_shown_memory(result, result.rows)), "phase")
     drawn = tiering.bandwidth(rows, names)
     return chart(drawn["spec"], title, bars=drawn["bars"])

@@ -14,7 +14,7 @@ use super::pages::Pages;
 use super::tally::{Counted, MIN_RANGE_SHIFT};
 use super::{Counts, Explained};
 use crate::info::names::{Code, Names};
-use crate::lifetimes::{self, Change, PAGE};
+use crate::lifetimes::{self, Change, PAGE_SHIFT};
 use crate::paging::machine::observe::{Access, Observe};
 use crate::paging::machine::simulate;
 use crate::paging::machine::touches::{Chunk, Touches};
@@ -167,8 +167,8 @@ impl Places {
     fn place(&mut self, number: u64) -> (u32, u32) {
         let Self { names, places, known_places, .. } = self;
         *known_places.entry((names.process, number)).or_insert_with(|| {
-            let addr = lifetimes::address(number << PAGE);
-            let region = names.region(addr >> PAGE);
+            let addr = lifetimes::address(number << PAGE_SHIFT);
+            let region = names.region(addr >> PAGE_SHIFT);
             (places.of((region, addr >> MIN_RANGE_SHIFT)), region)
         })
     }
@@ -195,7 +195,7 @@ impl Places {
         // The block number for `pages`. Without lifetimes: the page number, without the address space.
         // With them: the number of the 4 KiB page.
         let unit = match &self.pages {
-            Pages::Permanent { shift, .. } => lifetimes::address(number << PAGE) >> shift,
+            Pages::Permanent { shift, .. } => lifetimes::address(number << PAGE_SHIFT) >> shift,
             Pages::Lives(_) => number,
         };
         let target = self.pages.reference(unit, write, &mut self.memory);
@@ -218,7 +218,7 @@ impl Places {
         let map_ps = (map_ns * 1e3).round() as u64;
         let ByPlace { places, sites, kernel } = &mut self.counts;
         for counts in places.iter_mut().chain(sites).chain([kernel]) {
-            counts.given_ps += counts.given * map_ps;
+            counts.minor_fault_ps += counts.minor_faults * map_ps;
         }
         let by_code = self.fetched.iter().any(Option::is_some);
         let programs = self.names.programs().to_vec();
@@ -314,9 +314,9 @@ impl Observe for Places {
     fn touched(&mut self, chunk: &Chunk, number: u64, maps: u64) {
         let ((place, region), site, by_kernel) = (self.place(number), self.site(), self.by_kernel);
         if maps != self.mapped {
-            // Given: faults that need no device.
-            let given = maps - self.mapped;
-            self.counts.add((place, site, by_kernel), &Counts { given, ..Counts::default() });
+            let minor_faults = maps - self.mapped;
+            let counts = Counts { minor_faults, ..Counts::default() };
+            self.counts.add((place, site, by_kernel), &counts);
             self.mapped = maps;
         }
         self.entries.push(Entry { until: chunk.touches.len(), place, site, by_kernel, region });
@@ -369,8 +369,8 @@ impl Watch for Attribution<'_> {
                 let counts = Counts {
                     tlb_misses: costs.walks,
                     tlb_second_hits: costs.second_hits,
-                    given: costs.given,
-                    given_ps: costs.given_ps,
+                    minor_faults: costs.faults,
+                    minor_fault_ps: costs.fault_ps,
                     walk_ps: costs.walk_ps,
                     tlb_ps: costs.tlb_ps,
                     ..Counts::default()

@@ -33,7 +33,7 @@ pub struct Lives {
 impl Pages {
     /// Pages of 2^`shift` bytes with lifetimes. Without `files`, file pages take no frames.
     pub fn lives(reader: &Reader, spaces: Spaces, shift: u32, files: bool) -> Result<Self> {
-        let block_shift = shift.min(lifetimes::PAGE);
+        let block_shift = shift.min(lifetimes::PAGE_SHIFT);
         Ok(Pages::Lives(Box::new(Lives {
             block_shift,
             blocks: Blocks::new(block_shift, shift, spaces),

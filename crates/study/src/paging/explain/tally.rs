@@ -121,7 +121,7 @@ fn top_sites(
     let mut sites: Vec<_> = sites.into_iter().collect();
     sites.sort_by_key(|(site, c)| {
         let key = site.map(|(code, addr)| (addr, code.program, code.offset, code.region));
-        (key.is_none(), std::cmp::Reverse(c.tlb_misses + c.faults + c.given), key)
+        (key.is_none(), std::cmp::Reverse(c.tlb_misses + c.faults + c.minor_faults), key)
     });
     let mut rest = Counts::default();
     let mut listed = Vec::new();
@@ -221,7 +221,10 @@ impl Counted {
             })
             .collect();
         regions.sort_by_key(|r| {
-            (std::cmp::Reverse(r.counts.tlb_misses + r.counts.faults + r.counts.given), r.addr_low)
+            (
+                std::cmp::Reverse(r.counts.tlb_misses + r.counts.faults + r.counts.minor_faults),
+                r.addr_low,
+            )
         });
         let kernel = self.kernel;
         // Set by the caller.

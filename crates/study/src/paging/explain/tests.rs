@@ -107,10 +107,10 @@ fn check_on_machine(steps: &[Step], lives: bool) {
         let host = (&processor, &[][..]);
         let time = times(&reader, &sizes, host, lives, &mut |_| Ok(())).unwrap().remove(0);
         let found = &all[index];
-        let Counts { tlb_misses, tlb_second_hits, references, given_ps, .. } = found.total;
+        let Counts { tlb_misses, tlb_second_hits, references, minor_fault_ps, .. } = found.total;
         assert_eq!((tlb_misses, tlb_second_hits), (time.walks, time.tlb_second_hits));
         assert_eq!(references, cell.cells[0].references);
-        assert!((given_ps as f64 - time.fault_ns * 1e3).abs() <= 1.0);
+        assert!((minor_fault_ps as f64 - time.fault_ns * 1e3).abs() <= 1.0);
         let plain = plain(&reader, &sizes, &processor, lives);
         let Counts { walk_ps, tlb_ps, .. } = found.total;
         assert_eq!((walk_ps, tlb_ps), (plain.walk_ps, plain.tlb_ps));

@@ -10,7 +10,7 @@ pub struct AreaCosts {
     pub fault_ps: u64,
     /// Part of `fault_ps` for faults that raised the peak of private memory or mapped an existing page.
     pub start_ps: u64,
-    /// Mapped private memory since the last [`Areas::pass`], and its part in larger pages; both in
+    /// Mapped private memory since the last [`Areas::advance`], and its part in larger pages; both in
     /// small pages.
     mapped: [u64; 2],
     /// Integrals of `mapped` over time: small pages times nanoseconds.
@@ -27,7 +27,7 @@ impl Areas {
     }
 
     /// Advance the time by `ns` with the memory of the last call. `mapped` is the memory from now on.
-    pub fn pass(&mut self, ns: f64, mapped: &[[u64; 2]]) {
+    pub fn advance(&mut self, ns: f64, mapped: &[[u64; 2]]) {
         // Grow the table to the areas of `mapped`.
         self.of((mapped.len() as u32).max(1) - 1);
         for (area, &mapped) in self.0.iter_mut().zip(mapped) {

@@ -41,7 +41,7 @@ use touches::{Chunk, Touches};
 use waits::PageSize;
 
 /// log2 of the smallest and of the largest page size of this view.
-pub(super) const SMALL: u32 = super::super::lifetimes::PAGE;
+pub(super) const SMALL: u32 = super::super::lifetimes::PAGE_SHIFT;
 const LARGE: u32 = 21;
 
 /// Times of one page size with unlimited memory, in nanoseconds of the whole trace.

@@ -40,9 +40,9 @@ pub struct Costs {
     /// First-level TLB misses that hit the second level.
     pub second_hits: u64,
     /// Faults, except those that wait for a file.
-    pub given: u64,
+    pub faults: u64,
     /// Time of these faults, in picoseconds.
-    pub given_ps: u64,
+    pub fault_ps: u64,
     /// Time of walks before overlap, in picoseconds.
     pub walk_ps: u64,
     /// Time of the second TLB level before overlap, in picoseconds.
@@ -54,8 +54,8 @@ impl Costs {
         Self {
             walks: self.walks - before.walks,
             second_hits: self.second_hits - before.second_hits,
-            given: self.given - before.given,
-            given_ps: self.given_ps - before.given_ps,
+            faults: self.faults - before.faults,
+            fault_ps: self.fault_ps - before.fault_ps,
             walk_ps: self.walk_ps - before.walk_ps,
             tlb_ps: self.tlb_ps - before.tlb_ps,
         }
@@ -426,8 +426,8 @@ impl<'a> PageSize<'a> {
         Costs {
             walks: self.walks,
             second_hits: self.second_hits,
-            given: faults.count(),
-            given_ps: self.fault_ps(faults),
+            faults: faults.count(),
+            fault_ps: self.fault_ps(faults),
             walk_ps: self.terms.walk,
             tlb_ps: self.terms.tlb,
         }

@@ -22,7 +22,7 @@ pub(super) struct Load {
     /// Demand on each node at the last measurement; empty before it.
     demands: Vec<Demand>,
     /// Time of the threads for all but accesses, between the last two measurements, picoseconds.
-    away: f64,
+    other_work_ps: f64,
 }
 
 impl World {
@@ -153,7 +153,7 @@ impl World {
         }
         let misses = self.counters.tlb_misses - tlb_misses;
         self.load = Load {
-            away: events + misses as f64 * self.walk as f64 + work,
+            other_work_ps: events + misses as f64 * self.walk as f64 + work,
             tlb_misses: self.counters.tlb_misses,
             demands,
             ..Load::default()
@@ -199,7 +199,7 @@ impl World {
             // Before the first measurement, assume that each node serves all accesses, so that the load
             // starts below the peak.
             true => nodes.iter().map(|node| self.supply_alone(node)).collect(),
-            false => balance(nodes, &demands, threads, self.load.away),
+            false => balance(nodes, &demands, threads, self.load.other_work_ps),
         };
         for (node, (model, supply)) in nodes.iter().zip(&supplies).enumerate() {
             self.program_busy[node] = supply.busy;

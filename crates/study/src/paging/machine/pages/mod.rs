@@ -45,7 +45,7 @@ const RANGE: usize = 1 << HUGE;
 /// No block; no folio.
 const NONE: u32 = u32::MAX;
 /// The folio of file pages, shared memory and the zero page of 4 KiB, which are not counted.
-const OTHER: u32 = u32::MAX - 1;
+const UNCOUNTED: u32 = u32::MAX - 1;
 /// The folio of pages in swap.
 const SWAPPED: u32 = u32::MAX - 2;
 /// The folio of touched pages that the program freed and reclaim dropped.
@@ -303,7 +303,7 @@ impl Pages {
                 if !matches!(backing, Backing::Object { of_file: true, .. }) {
                     self.faults.maps += 1;
                 }
-                self.map(number >> HUGE, at, 1, OTHER);
+                self.map(number >> HUGE, at, 1, UNCOUNTED);
             }
             return self.enter(block, number);
         }
@@ -313,8 +313,8 @@ impl Pages {
             NONE => self.fault(number, reads_zeros, around),
             SWAPPED => self.swap_in(number),
             // The zero page stays.
-            OTHER if !written => {}
-            OTHER => self.small(number),
+            UNCOUNTED if !written => {}
+            UNCOUNTED => self.small(number),
             folio => {
                 let forked = table.is_some_and(|table| table.forked);
                 if self.folios.is_zero(folio) && written {
@@ -359,7 +359,7 @@ impl Pages {
         }
         if reads_zeros {
             self.faults.maps += 1;
-            return self.map(key, number as usize % RANGE, 1, OTHER);
+            return self.map(key, number as usize % RANGE, 1, UNCOUNTED);
         }
         for order in (1..HUGE).rev().filter(|order| fits[*order as usize]) {
             let first = number >> order << order;
@@ -424,7 +424,7 @@ impl Pages {
         let folio = self.table(number).folio[number as usize % RANGE];
         if folio == SWAPPED {
             self.swap_in(number);
-        } else if folio == OTHER || folio == DROPPED {
+        } else if folio == UNCOUNTED || folio == DROPPED {
             // A zero page or file page that was only read so far, or a dropped page.
             self.shoot_down(block);
             self.small(number);
@@ -475,7 +475,7 @@ impl Pages {
             // Touched small pages map the zero page of 4 KiB.
             let touched = table.block.map(|block| block != NONE);
             for (at, touched) in touched.into_iter().enumerate() {
-                self.map(key, at, 1, if touched { OTHER } else { NONE });
+                self.map(key, at, 1, if touched { UNCOUNTED } else { NONE });
             }
         } else {
             self.huge -= 1;

@@ -5,7 +5,7 @@ use nearfar_kernel::thp::{Advice, HUGE};
 
 use super::super::touches::{TlbOp, Touch};
 use super::folios::Folio;
-use super::{Block, DROPPED, NONE, OTHER, Pages, RANGE, SWAPPED};
+use super::{Block, DROPPED, NONE, Pages, RANGE, SWAPPED, UNCOUNTED};
 use crate::lifetimes::SPACE_SHIFT;
 
 /// log2 of the number of ranges of 2 MiB in an address space.
@@ -87,7 +87,7 @@ impl Pages {
                 let block = &mut self.blocks[block as usize];
                 (block.order, written) = (0, block.written);
             }
-            let new = if written { self.folios.new_folio(0, number, area) } else { OTHER };
+            let new = if written { self.folios.new_folio(0, number, area) } else { UNCOUNTED };
             if let Some(folio) = self.folios.get_mut(new) {
                 folio.cleared = cleared;
                 small.push(new);
@@ -163,7 +163,7 @@ impl Pages {
             self.place_small(number);
         } else if folio == DROPPED {
             self.faults.maps += 1;
-            self.map(number >> HUGE, at, 1, OTHER);
+            self.map(number >> HUGE, at, 1, UNCOUNTED);
         }
     }
 }

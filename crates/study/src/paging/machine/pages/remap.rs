@@ -5,7 +5,7 @@ use nearfar_kernel::thp::{Advice, HUGE};
 
 use super::super::SMALL;
 use super::folios::Folio;
-use super::{Block, NONE, OTHER, Pages, RANGE, SWAPPED, Table, shoot_down};
+use super::{Block, NONE, Pages, RANGE, SWAPPED, Table, UNCOUNTED, shoot_down};
 use crate::lifetimes::SPACE_SHIFT;
 
 impl Pages {
@@ -83,9 +83,9 @@ impl Pages {
             self.table(number).block[at] = copy;
             let folio = self.table(number).folio[at];
             // A zero page is not marked: the next write replaces it anyway.
-            let shared = folio != OTHER && !self.folios.is_zero(folio);
+            let shared = folio != UNCOUNTED && !self.folios.is_zero(folio);
             if folio == NONE {
-                self.map(to, at, 1, OTHER);
+                self.map(to, at, 1, UNCOUNTED);
             }
             self.blocks[block as usize].shared = shared;
             *self.block(copy) = Block { number, shared, ..parent };
@@ -101,7 +101,7 @@ impl Pages {
             parent.forked = true;
             (child.huge, child.forked) = (parent.huge, true);
             for (at, &folio) in parent.folio.iter().enumerate() {
-                if folio != NONE && folio != OTHER {
+                if folio != NONE && folio != UNCOUNTED {
                     child.folio[at] = folio;
                     self.mapped += self.folios.map(folio, 1);
                 }

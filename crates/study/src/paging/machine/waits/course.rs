@@ -69,7 +69,7 @@ impl PageSize<'_> {
         self.pages.tick(ns);
         self.shoot_down();
         if let Some(areas) = &mut self.areas {
-            areas.pass(ns - before, self.pages.mapped_by_area());
+            areas.advance(ns - before, self.pages.mapped_by_area());
         }
         let [mapped_bytes, huge_bytes] = self.pages.mapped().map(|pages| pages << SMALL);
         course.push(Moment { ns, mapped_bytes, huge_bytes });
