@@ -167,17 +167,19 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_the_file_is_a_machine(measured: tuple[Path, str], nearfar: Run) -> None:
-    path, _ = measured
+    path, stderr = measured
     assert nearfar("machine", "check", str(path)).stdout == f"{path}: good\n"
     text = path.read_text()
     assert "Measured on " in text and "quick: rough values" in text and "Linux" in text
     one = machine.load(path)
-    assert one.access_times().tlb_ns < one.access_times().dram_ns
+    # The processor of a virtual machine may not report its TLBs; a message then says so.
+    if "[tlb.first]" not in stderr:
+        assert one.access_times().tlb_ns < one.access_times().dram_ns
     assert one.fault_times().fault_ns > 0
     found = one.to_dict()
     assert set(found["fault"]) >= {"4KiB"}
     assert set(found["storage"]) - {"swap"} == {storage.name_of(path.parent)}
-    assert all(line.startswith("nearfar: ") for line in measured[1].splitlines())
+    assert all(line.startswith("nearfar: ") for line in stderr.splitlines())
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:

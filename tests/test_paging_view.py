@@ -128,7 +128,7 @@ def test_explain_compares_the_parts_with_4k(nearfar: Run, tmp_path: Path) -> Non
     assert [bar["value"] for bar in bars[: len(PARTS)]] == [t["usual_ns"] for t in found.terms]
     shown = nearfar("explain", tmp_path / "a.run", "--page", "256K", "--memory", "100%").stdout
     word = "less" if gain >= 0 else "more"
-    assert f"{units.percent(abs(gain))} {word} than 4 KiB" in shown
+    assert f"{units.percent(abs(gain))} {word} than with 4 KiB" in shown
     assert "Where the misses and faults are, by region" in shown
 
 
@@ -140,4 +140,4 @@ def test_explain_without_4k_or_of_4k_compares_nothing(nearfar: Run, tmp_path: Pa
         found = explain(run, page=page)
         assert all(term["gain"] is term["usual_ns"] is None for term in found.terms)
         assert math.isclose(sum(term["share"] for term in found.terms), 1)
-        assert "than 4 KiB" not in nearfar("explain", run, "--page", page).stdout
+        assert "than with 4 KiB" not in nearfar("explain", run, "--page", page).stdout

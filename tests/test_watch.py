@@ -336,7 +336,7 @@ def test_a_group_of_version_1_is_not_squeezed(tmp_path: Path) -> None:
     (tmp_path / "cgroup.procs").write_text(f"0\n{os.getpid()}\n")
     (tmp_path / "memory.usage_in_bytes").write_text("1\n")
     target = of_group(str(tmp_path))
-    with pytest.raises(NearfarError, match="group of version 1.*unified_cgroup_hierarchy"):
+    with pytest.raises(NearfarError, match="group is of version 1.*unified_cgroup_hierarchy"):
         choose("squeeze", target)
     (tmp_path / "cgroup.procs").write_text("0\n0\n")
     with pytest.raises(NearfarError, match="in another PID namespace"):

@@ -1,4 +1,4 @@
-"""The error of the gain that ``--view machine`` predicts, against measurements.
+"""The error of the gain that ``paging --view machine`` predicts, against measurements.
 
 Gains and errors are shares of the run time with 4 KiB pages.
 """

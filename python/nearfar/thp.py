@@ -172,7 +172,7 @@ class ThpResult(FolderResult):
     @property
     def best(self) -> declared.Row:
         """The policy to use: of those that gain more than the error of a prediction and do not cost
-        too much memory, the one with least memory whose gain does not differ from the largest.
+        too much memory, the one with least memory whose gain equals the largest within that error.
         """
         gains = {row["policy"]: self.gain(row) for row in self.rows}
         worth = [

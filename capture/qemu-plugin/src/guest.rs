@@ -121,6 +121,7 @@ pub fn report_mappings(stream: &mut Stream) {
         .filter(|range| range.name.is_empty() && range.prot & 2 != 0)
         .max_by_key(|range| range.end - range.start)
         .map(|range| range.start);
+    // The events follow what other threads have recorded so far, and precede what they record later.
     stream.begin_fence();
     let mut before: Option<(u64, String)> = None;
     let mut heap = 0;

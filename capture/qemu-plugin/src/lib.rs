@@ -122,7 +122,7 @@ impl Recording for AllReferences {
 
 /// Called when a block begins that is encoded as `word`.
 extern "C" fn on_block(vcpu: c_uint, word: *mut c_void) {
-    // SAFETY: QEMU calls this on the thread of `vcpu`, which `on_vcpu_start` has opened.
+    // SAFETY: `on_vcpu_start` has opened `vcpu`, and QEMU calls this on its thread.
     unsafe { AllReferences::fetch(vcpu, word as u64) };
 }
 
@@ -352,7 +352,7 @@ extern "C" fn on_vcpu_start(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
 }
 
 extern "C" fn on_vcpu_end(_: qemu::qemu_plugin_id_t, vcpu: c_uint) {
-    // SAFETY: QEMU calls this on the thread of `vcpu`, which `on_vcpu_start` has opened.
+    // SAFETY: `on_vcpu_start` has opened `vcpu`, and QEMU calls this on its thread.
     unsafe { Stream::of(vcpu) }.close();
 }
 

@@ -53,7 +53,7 @@ pub extern "C" fn on_block<R: Recording>(vcpu: c_uint, word: *mut c_void) {
     let word = word as u64;
     let last = LAST.get();
     let Some(recorder) = Recorder::installed() else { return };
-    // SAFETY: QEMU calls this on the thread of `vcpu`, which `on_vcpu_start` has opened.
+    // SAFETY: `on_vcpu_start` has opened `vcpu`, and QEMU calls this on its thread.
     if last.addr == recorder.decode(word).0 && last.position == unsafe { R::position(vcpu) } {
         LAST.set(Iteration { next_block: word, ..last });
     } else {

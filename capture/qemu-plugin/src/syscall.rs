@@ -81,13 +81,13 @@ pub extern "C" fn on_call(
         .map_or(Call::Other, |index| calls[index].1);
     let arguments = [a1, a2, a3, a4, a5, a6];
     CALL.set((call, arguments));
-    zero::verify(number, &arguments);
+    zero::verify_layout(number, &arguments);
     match call {
         Call::Mmap => reserve::check(a1, a2),
         Call::Mremap => reserve::check(0, a3.saturating_sub(a2)),
         _ => {}
     }
-    // SAFETY: QEMU calls this on the thread of `vcpu`, which `on_vcpu_start` has opened.
+    // SAFETY: `on_vcpu_start` has opened `vcpu`, and QEMU calls this on its thread.
     let mut stream = unsafe { Stream::of(vcpu) };
     match call {
         Call::Execve => exec::follow(&mut stream, a1, a2, a3),
@@ -97,7 +97,7 @@ pub extern "C" fn on_call(
         }
         Call::Exit => return stream.end(false),
         Call::ExitGroup => return stream.end(true),
-        Call::Privilege if Recorder::installed().is_some_and(Recorder::recording) => {
+        Call::FileAccess if Recorder::installed().is_some_and(Recorder::recording) => {
             reach::hold_descriptors();
         }
         _ if removes_memory(call, &arguments) => {
@@ -185,7 +185,7 @@ pub fn begin_heap(stream: &mut Stream, start: u64) {
 }
 
 pub extern "C" fn on_return(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result: i64) {
-    // SAFETY: as in `on_call`, whose handle is dropped.
+    // SAFETY: as in `on_call`, which has dropped its own `Stream`.
     let stream = &mut unsafe { Stream::of(vcpu) };
     let idle = stream.resume();
     let (call, a) = CALL.replace((Call::Other, [0; 6]));
@@ -205,7 +205,7 @@ pub extern "C" fn on_return(_: qemu::qemu_plugin_id_t, vcpu: u32, _: i64, result
     }
     match (call, result) {
         (Call::Execve | Call::ExecveAt, _) => stream.note(what::EXEC_FAILED, b""),
-        (Call::Privilege, _) => reach::release_descriptors(),
+        (Call::FileAccess, _) => reach::release_descriptors(),
         // Ignore the result: QEMU 7.2 refuses this call, which Linux accepts.
         (Call::Prctl, _) if a[0] as i32 == libc::PR_SET_THP_DISABLE => {
             let disabled = match (a[1], a[2]) {
@@ -339,15 +339,15 @@ fn waited(stream: &mut Stream, process: u64) {
 /// Bytes of a range from 0 that contains any program's address space.
 const ALL: u64 = (1 << 63) - PAGE;
 
-/// The whole pages of a range: first address and bytes.
-fn whole_pages(addr: u64, bytes: u64) -> (u64, u64) {
+/// The pages that a range touches: first address and bytes.
+fn touched_pages(addr: u64, bytes: u64) -> (u64, u64) {
     let start = addr & !(PAGE - 1);
     (start, round_up(bytes.wrapping_add(addr - start)))
 }
 
 /// Report that a range is locked in one of the ways of [`lock`].
 fn locked(stream: &mut Stream, how: u64, addr: u64, bytes: u64) {
-    let (start, bytes) = whole_pages(addr, bytes);
+    let (start, bytes) = touched_pages(addr, bytes);
     if how != lock::NOT && bytes > 0 {
         let on_fault = u64::from(how == lock::ON_FAULT);
         event_after(stream, &[what::LOCK, start, bytes, on_fault], b"");
@@ -355,7 +355,7 @@ fn locked(stream: &mut Stream, how: u64, addr: u64, bytes: u64) {
 }
 
 fn unlocked(stream: &mut Stream, addr: u64, bytes: u64) {
-    let (start, bytes) = whole_pages(addr, bytes);
+    let (start, bytes) = touched_pages(addr, bytes);
     event_after(stream, &[what::UNLOCK, start, bytes], b"");
 }
 

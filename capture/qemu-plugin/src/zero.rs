@@ -76,7 +76,7 @@ pub unsafe fn instrument<R: Recording>(
     }
 }
 
-/// Register a callback that records the CPU state's address before a system call, for [`verify`].
+/// Register a callback that records the CPU state's address before a system call, for [`verify_layout`].
 ///
 /// # Safety
 /// To be called while QEMU translates the instruction.
@@ -92,7 +92,7 @@ pub unsafe fn instrument_call(instruction: *mut qemu::qemu_plugin_insn) {
 }
 
 /// Verify the layout at a system call: its number is in x8, its arguments in x0 to x5.
-pub fn verify(number: i64, arguments: &[u64; 6]) {
+pub fn verify_layout(number: i64, arguments: &[u64; 6]) {
     let cpu_state = CPU_STATE.get();
     if cpu_state != 0 && VERIFIED.load(Relaxed) == UNKNOWN {
         let mut arguments = arguments.iter().enumerate();

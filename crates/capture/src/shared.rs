@@ -18,7 +18,7 @@ use crate::layout::{
 };
 use crate::liveness::Liveness;
 
-/// A mapped memory file. The program can write to all of it at any time, so any value read here is
+/// A mapped memory file. The traced program can write to all of it at any time, so any value read is
 /// untrusted. It cannot change the file's length.
 #[derive(Debug)]
 pub struct Shared {
@@ -59,7 +59,7 @@ impl Shared {
             Some(mapped) if start != libc::MAP_FAILED => mapped,
             _ => return Err(io::Error::last_os_error()),
         };
-        // SAFETY: mapped above, and unmapped when this value, which lends it, is dropped.
+        // SAFETY: mapped above; unmapped by `drop`, when no borrow of this value exists.
         let memory = unsafe { Memory::new(start) };
         let mut shared = Self { liveness: None, memory, file };
         // SAFETY: `drop` ends the liveness before it unmaps the memory.
@@ -77,7 +77,7 @@ impl Shared {
         header.magic.store(MAGIC, SeqCst);
     }
 
-    /// Zero and initialise the memory again, with `flags` for the plugin. For `exercise` only.
+    /// Zero and initialise the memory again, with `flags` for the plugin. For tests (`exercise`).
     pub(crate) fn clear(&self, flags: u32) {
         let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         // SAFETY: an open file of ours; its mapped pages become zero.
@@ -87,7 +87,7 @@ impl Shared {
         self.init(flags);
     }
 
-    /// The word at byte `at`, a multiple of 8. For `exercise` only.
+    /// The word at byte `at`, a multiple of 8. For tests (`exercise`).
     pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < TOTAL && at.is_multiple_of(8), "word at {at}");
         // SAFETY: within the mapping and aligned; this side accesses the memory only as atomics.

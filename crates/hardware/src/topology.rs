@@ -136,6 +136,7 @@ mod tests {
     #[test]
     fn optane_4node_is_as_the_alius_paper_describes() {
         let topology = optane();
+        // Four nodes with cores and DRAM, and four with persistent memory.
         assert_eq!(topology.nodes.len(), 8);
         let of = |kind| topology.nodes.iter().filter(move |node| node.kind == kind);
         assert_eq!(of(NodeKind::Dram).map(|n| n.bytes).sum::<u64>(), 384 << 30);

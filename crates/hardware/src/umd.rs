@@ -33,7 +33,8 @@ pub enum Content {
     Stored,
     /// From the program: nothing is read, and the page is dirty.
     New,
-    /// From a disk controller, whose write the device does not see: nothing is read, and the page is clean.
+    /// From a disk controller, whose write the device does not see, as in MARSSx86: nothing is read, and
+    /// the page is clean.
     Unseen,
 }
 
@@ -87,9 +88,9 @@ impl Umd {
                 format!("give {} to {} bytes", geometry.page_bytes, geometry.user_bytes()),
             ));
         }
-        let page_ns = |latency: f64, rate: Option<f64>| (latency + rate.unwrap_or(0.0)).round();
-        let rate = |timing: &Option<crate::machine::Sourced<nearfar_schema::units::Bandwidth>>| {
-            timing.as_ref().map(|rate| rate.value.ns_for(geometry.page_bytes))
+        let page_ns = |latency: f64, moving: Option<f64>| (latency + moving.unwrap_or(0.0)).round();
+        let move_ns = |rate: &Option<crate::machine::Sourced<nearfar_schema::units::Bandwidth>>| {
+            rate.as_ref().map(|rate| rate.value.ns_for(geometry.page_bytes))
         };
         let read = dram.read_latency.value.ns();
         let write = dram.write_latency.as_ref().map_or(read, |latency| latency.value.ns());
@@ -97,8 +98,8 @@ impl Umd {
         Ok(Self {
             array: Array::new(&geometry),
             times,
-            page_out_ns: page_ns(read, rate(&dram.read_bandwidth)) as u64,
-            page_in_ns: page_ns(write, rate(&dram.write_bandwidth)) as u64,
+            page_out_ns: page_ns(read, move_ns(&dram.read_bandwidth)) as u64,
+            page_in_ns: page_ns(write, move_ns(&dram.write_bandwidth)) as u64,
             frames: frames as u32,
             used: 0,
             state: vec![0; pages],

@@ -18,7 +18,8 @@ use crate::{
     Child, Event, Fail, Frame, Kernel, Manager, NewRegion, PAGE, Regions, Sizes, Va, World,
 };
 
-/// Minimum fast memory. With less, most of it would be the window and spare frames of [`Sizes`].
+/// Minimum fast memory. With much less, most would be the window (a few far pages) and spare frames
+/// ([`Sizes`]).
 const MIN_FAST: u64 = 1 << 20;
 
 nearfar_schema::options! {
@@ -27,17 +28,17 @@ nearfar_schema::options! {
         /// Fast memory of each process: a size (512M), or a share (50%) of the largest process's peak
         /// private memory.
         fast: OneMemory = required(),
-        /// Far tier, for the rest of the memory; file:PATH makes a file, umd:MACHINE simulates an SSD, node:N
-        /// is a memory node.
+        /// Far tier, for the rest of the memory; file:PATH makes a file, umd:MACHINE simulates a
+        /// DRAM-interface SSD, node:N is a memory node.
         far: Tier = "zstd",
         /// Tiering policy: a name, or a Python file such as mine.py.
         policy: Policy = "ssp",
-        /// Maximum far memory of each process before compression, shadow copies included.
+        /// Maximum far memory of each process before compression, with shadows (copies of promoted pages).
         far_size: Option<Bytes> = none("16 times --fast"),
         /// Minimum time of a page transfer to or from the far tier.
         far_latency: Nanoseconds = "0ns",
-        /// Faults for which the thread sleeps until the page arrives from the far tier; otherwise
-        /// it busy-waits.
+        /// Embedded page faults (EPF) for which the thread sleeps until the page arrives from the far
+        /// tier; for others it busy-waits.
         epf: epf::PolicyText = "all",
     }
 }
@@ -153,7 +154,7 @@ impl RunOptions {
     /// The setup of a run, with `knobs` of the policy.
     ///
     /// # Errors
-    /// Too little memory; a wrong knob; a policy that needs a capability that a live memory lacks.
+    /// Too little memory; a wrong knob; a policy that needs a capability that a real run lacks.
     pub fn setup(&self, knobs: BTreeMap<String, String>) -> Result<Setup> {
         let name = self.policy.0.name;
         let setup = self.setup_of(name, Some(name), knobs)?;
@@ -161,8 +162,8 @@ impl RunOptions {
         Ok(setup)
     }
 
-    /// The setup of a run with a policy that is not built in: its name and declaration, and knobs of its
-    /// base.
+    /// The setup of a run with a policy that is not built in. `knobs` are those of its base, a built-in
+    /// policy.
     ///
     /// # Errors
     /// As [`setup`](Self::setup).
@@ -184,6 +185,7 @@ impl RunOptions {
         if let Some(base) = &declared.base {
             check_policy(base, &setup.settings(), setup.is_mapped())?;
         }
+        // Such a policy runs in the launcher.
         Ok(Setup { remote: true, ..setup })
     }
 
@@ -234,7 +236,8 @@ impl RunOptions {
     }
 }
 
-/// Check whether a policy can run with a real program. `mapped`: the far tier is a memory node.
+/// Check whether a policy can run with a real program. `far_is_mapped`: the far tier is a memory
+/// node.
 ///
 /// # Errors
 /// Why not, and what to choose.

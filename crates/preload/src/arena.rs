@@ -1,6 +1,6 @@
 //! The allocator of the manager, the process that moves the program's pages and shares its memory. The
-//! program's allocator is unusable for it: memory of that allocator may be missing, and a thread that waits
-//! for a page may hold its lock.
+//! program's allocator is unusable for it: its pages may be moved away, so that the manager would wait
+//! for itself, and a thread that waits for a page may hold its lock.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ops::Range;

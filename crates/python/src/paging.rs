@@ -12,7 +12,7 @@ use pyo3::types::PyDict;
 use crate::machine::Machine;
 use crate::raise;
 
-/// Check the options for these machines, and the trace if it is known.
+/// Check the options for these machines. A known `trace` decides the default of `--view`.
 fn study(
     machines: &[PyRef<'_, Machine>],
     options: &Bound<'_, PyDict>,
@@ -32,8 +32,8 @@ fn study(
 /// - `rows`, `records`, `footprint_bytes`
 /// - `lifetimes`: whether the study applied the events that end pages (`unmap`, `exit`, ...)
 /// - `peak_resident_bytes`: null unless memory sizes are fractions of it
-/// - `left_out`: page sizes that a sampled trace does not support, each with a lower bound of the memory in
-///   bytes that would hold all pages of this size; null if no memory suffices
+/// - `left_out`: page sizes without rows, because the trace is a sample, each with a lower bound of the
+///   memory in bytes that would give it rows; null if no memory does
 /// - `too_few_frames`: page and memory sizes not simulated, because the memory has too few frames
 /// - `options`: as parsed
 #[pyfunction]

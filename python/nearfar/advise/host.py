@@ -22,8 +22,8 @@ class Host:
     Attributes:
         machine: its name.
         vms: the number of VMs.
-        memory_bytes: guest memory of VMs that have it (``--set-memory``), program memory of others.
-        guests: whether every VM has guest memory.
+        memory_bytes: guest memory if ``--set-memory`` sized the guest, else program memory.
+        guests: whether ``--set-memory`` sized every guest.
         bloat_bytes: memory that the advised page sizes add to programs, where known; 0 for a VM
             with guest memory, which includes it.
         pools: pages of hugetlbfs to reserve, by page size in bytes.
@@ -104,7 +104,7 @@ def _host(name: str, run: AdviseRun, rows: Sequence[declared.Row]) -> Host:
         vms=len(rows),
         memory_bytes=sum(map(_vm_memory, rows)),
         guests=all(row["guest_memory_bytes"] for row in rows),
-        # Bloat is negative if fewer bytes fit into a memory limit as whole larger pages.
+        # Bloat can be negative: a memory limit holds whole pages, and fewer bytes in larger ones.
         bloat_bytes=sum(
             max(row["bloat_bytes"] or 0, 0) for row in rows if not row["guest_memory_bytes"]
         ),

@@ -77,7 +77,7 @@ def _heatmap(trace: Path, run: Mapping[str, Any]) -> HeatMap:
         trace,
         reuse=False,
         filter=run["options"]["filter"],
-        # Only a filter depends on the machine, and a run of several machines has no filter.
+        # The machine matters only with a filter, and a run of several machines has none.
         machine=next(iter(run.get("machines", [run["machine"]]))),
     )
     return found.content["heatmap"]

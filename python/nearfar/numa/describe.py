@@ -168,7 +168,7 @@ def _section(node: Node, nodes: Sequence[Node], assumed: list[str], *, remote: b
         known = _best("read_latency", views, worst=True)
         remote_latency = known or round(latency * max(far / near, 1.0))
         lines += ["", f"[node.node{node.node}.remote]"]
-        how = "the local latency in proportion to distance; sysfs has only that of near cores"
+        how = "the local latency in proportion to distance; sysfs has none from other sockets"
         lines.append(line("read_latency", f"{remote_latency}ns", known is not None, how))
         for key in _SPEEDS[1:]:
             value = _best(key, views, worst=True)

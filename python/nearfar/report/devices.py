@@ -23,7 +23,8 @@ def view(result: DevicesResult) -> RenderableType:
     memory = result.rows[0]["memory_bytes"]
     size, share = units.size(memory), units.percent(memory / result.run["peak_bytes"])
     table = Table(
-        f"Slowdown with {size} of memory ({share} of all), and memory for at most {limit} slowdown"
+        f"Slowdown with {size} of memory ({share} of the peak), and memory for at most {limit} "
+        "slowdown"
     )
     heads, rows = cells(result.rows)
     table.add_column(heads[0], importance=KEY)

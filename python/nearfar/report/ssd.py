@@ -62,7 +62,7 @@ def headline(result: SsdResult) -> str:
 
 
 def ssd(result: SsdResult) -> RenderableType:
-    """The answer; times and faults; commands of the flash; causes of late services.
+    """The answer; times and faults; flash commands; causes of transfers later than predicted.
 
     Only the answer if embedded page faults do not matter.
     """
@@ -121,7 +121,7 @@ _FLASH: Final = (
      "gc_collections", "gc_moved", "write_amplification"),
 )  # fmt: skip
 _LATE: Final = (
-    "Late page transfers and their causes (total time); threads woken before their page arrived",
+    "Transfers later than predicted, total delay by cause; threads woken before their page arrived",
     ("dram_bytes", "epf", "from_flash", "late_services", "late_die", "late_channel", "late_erase",
      "overruns"),
 )  # fmt: skip
@@ -152,8 +152,8 @@ def _state(result: SsdResult) -> str:
     writes = state["sequential_writes"] + state["random_writes"] + state["further_writes"]
     return (
         f"Flash at the start: {units.count(state['mapped_pages'])} pages hold data after "
-        f"{units.count(writes)} writes ({units.count(state['further_writes'])} more than "
-        f"requested), {units.count(state['collections'])} collections, at least "
+        f"{units.count(writes)} writes ({units.count(state['further_writes'])} of them to make "
+        f"collection due), {units.count(state['collections'])} collections, at least "
         f"{state['least_free_blocks']} free blocks per plane; garbage collection is "
         f"{'due in every plane' if state['collecting'] else 'not yet due in some plane'}."
     )

@@ -64,11 +64,11 @@ def console(stream: IO[str] | None = None, width: int | None = None) -> Console:
 
 
 def paging(result: PagingResult, full: bool = False) -> RenderableType:
-    """The paging study: the answers and the best pages; every row and the fits if ``full``."""
+    """The paging study: the answers and the best page sizes; every row and the fits if ``full``."""
     result = findings.with_machine_names(result)
     parts: list[RenderableType] = [Text("\n".join(answers.answers(result)), style="bold")]
     if findings.filtered(result.run):
-        parts.append(Text(units.clean(f"Of the {result.run['view']}.")))
+        parts.append(Text(units.clean(f"Based on the {result.run['view']}.")))
     parts.append(Text(""))
     parts.append(paging_rows(result) if full else best_pages(result))
     if result.run["options"].get("view") == "machine":

@@ -1,7 +1,8 @@
 """UMD (paper 002), a DRAM-interface SSD, against the ``ssd`` study: figure 2, table 1, statements.
 
-All cells share one :class:`Setting`; what the paper leaves open is varied one at a time
-(:data:`ALTERNATIVES`). The program is pigz (``workloads/pigz.toml``), with 1.4 billion references.
+All DRAM sizes and policies share one :class:`Setting`; what the paper leaves open is varied one at
+a time (:data:`ALTERNATIVES`). The program is pigz (``workloads/pigz.toml``), with 1.4 billion
+references.
 The repository has its page view (:func:`view`), in which instruction counts are those of the full
 program. ``papers/002/pigz.toml`` has what the view lacks: waits for DRAM and page walks, and the
 number of accesses.
@@ -34,7 +35,8 @@ from nearfar.strict import Json
 Progress = Callable[[int], None] | None
 
 SIZES: Final = ("100M", "150M")
-#: Policies of embedded page faults (EPF).
+#: Which embedded page faults (EPF: the page is not in the device's DRAM) go to the kernel, which
+#: may let the thread sleep: none, all, or those predicted to take at least 50 us.
 POLICIES: Final = ("none", "all", "smart:50us")
 #: Instructions of pigz for each 32 KiB that it passes to its writer thread; decompression runs one
 #: such piece ahead of the writer.
@@ -102,17 +104,17 @@ class Setting:
 ALTERNATIVES: Final[tuple[tuple[str, str, Json], ...]] = (
     ("45 MB unpacked", "45 MB is the size of the output", {"program": "pigz-45"}),
     ("files from a disk", "seeks of 8.5 ms, 156 MB/s, read ahead", {"disk": "hdd"}),
-    ("file data is written", "a disk controller on the bus", {"file_data": "dirty"}),
+    ("file data is written", "the device sees the disk controller's write", {"file_data": "dirty"}),
     ("decimal megabytes", "MB are 10^6 bytes", {"sizes": ("100000000", "150000000")}),
     ("no stripes", "each page is programmed on its own", {"machine": {"flash.stripe": 1}}),
     ("stripes of 4", "one die of each channel", {"machine": {"flash.stripe": 4}}),
     ("page cache atomic", "copies to and from the page cache may not sleep", {"atomic": "kernel"}),
-    ("only writes atomic", "the read path may sleep", {"atomic": "kernel-store"}),
+    ("only kernel stores atomic", "kernel loads may sleep", {"atomic": "kernel-store"}),
     ("first touches read flash", "the device does not know which pages are new",
      {"first_touch": "stored"}),
-    ("sleeps by 50 us", "the slack of programs' timers", {"sleep": "50us"}),
-    ("sleeps by 250 us", "a coarser timer", {"sleep": "250us"}),
-    ("sleeps by 1 ms", "a tick of 1 kHz", {"sleep": "1ms"}),
+    ("sleeps in steps of 50 us", "the slack of programs' timers", {"sleep": "50us"}),
+    ("sleeps in steps of 250 us", "a coarser timer", {"sleep": "250us"}),
+    ("sleeps in steps of 1 ms", "a tick of 1 kHz", {"sleep": "1ms"}),
     ("no preemption", "a woken thread does not interrupt the running one",
      {"machine": {"cost.wakeup_granularity": "1000s"}}),
     ("half kernel costs", "exception 1 us, switch 1.9 us",
@@ -194,7 +196,7 @@ class _Pigz:
         cpu, known = parts["cpu"], self.known[setting.program]
         clock = float(str(cpu["clock"]["value"]).removesuffix("GHz"))
         instruction_ns = 1 / (clock * float(cpu["ipc"]["value"]))
-        # The simulation of the view adds ``view_seconds`` itself.
+        # Of these waits, the simulation of the view itself has ``view_seconds``.
         waits = known[setting.misses]["seconds"] - known["view_seconds"]
         instruction_ns += 1e9 * waits / known["instructions"]
         cpu["ipc"]["value"] = 1 / (clock * instruction_ns)
@@ -274,7 +276,7 @@ def view(whole: Path, to: Path, progress: Progress = None) -> Path:
 
     ``papers/002/pigz.toml`` has the size of that cache. It holds far fewer pages than the device,
     so no dropped reference could fault. It is so small that each thread keeps many references:
-    between two of them, the study runs a thread in one step.
+    the study can switch threads only at references.
     ``tests/data/captures/pigz-pages.trace`` is such a view.
     """
     parts = machines.load(MACHINE).to_dict()
@@ -414,7 +416,7 @@ def _tables(pigz: _Pigz, usual: Setting, stack: ExitStack) -> Iterator[TextTable
         for name, changes in named
     ]
     yield _table(
-        "Other latencies, 100 MB: time, share of faults passed on (flash: SkyByte's settings)",
+        "Other latencies, 100 MB: time, share of faults passed on (flash as in SkyByte, HPCA'25)",
         ["", *POLICIES],
         cells,
     )

@@ -1,4 +1,4 @@
-"""Finds the built-in storage device that is most like this machine's swap, for ``--swap``."""
+"""Finds the storage of the built-in machines that is most like this machine's swap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ZRAM: Final = "zram"
 
 
 def usual(swaps: Path = Path("/proc/swaps"), blocks: Path = Path("/sys/class/block")) -> str:
-    """The built-in storage that is most like the swap of highest priority; :data:`NONE` without.
+    """The name of the storage most like the swap of highest priority; :data:`NONE` without swap.
 
     Args:
         swaps: the kernel's table: device, type, size, used, priority.

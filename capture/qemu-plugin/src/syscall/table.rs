@@ -54,7 +54,7 @@ pub enum Call {
     /// `(kind, process, struct siginfo, ...)`.
     Waitid,
     /// Changes which files the process may open.
-    Privilege,
+    FileAccess,
     /// Ends one thread.
     Exit,
     ExitGroup,
@@ -100,31 +100,31 @@ pub static ARCHS: [Arch; 2] = [
             (60, Call::Exit),
             (61, Call::Wait4),
             (67, Call::Shmdt),
-            (105, Call::Privilege), // setuid
-            (106, Call::Privilege), // setgid
-            (113, Call::Privilege), // setreuid
-            (114, Call::Privilege), // setregid
-            (116, Call::Privilege), // setgroups
-            (117, Call::Privilege), // setresuid
-            (119, Call::Privilege), // setresgid
-            (122, Call::Privilege), // setfsuid
-            (123, Call::Privilege), // setfsgid
-            (126, Call::Privilege), // capset
+            (105, Call::FileAccess), // setuid
+            (106, Call::FileAccess), // setgid
+            (113, Call::FileAccess), // setreuid
+            (114, Call::FileAccess), // setregid
+            (116, Call::FileAccess), // setgroups
+            (117, Call::FileAccess), // setresuid
+            (119, Call::FileAccess), // setresgid
+            (122, Call::FileAccess), // setfsuid
+            (123, Call::FileAccess), // setfsgid
+            (126, Call::FileAccess), // capset
             (149, Call::Mlock),
             (150, Call::Munlock),
             (151, Call::MlockAll),
             (152, Call::MunlockAll),
-            (155, Call::Privilege), // pivot_root
+            (155, Call::FileAccess), // pivot_root
             (157, Call::Prctl),
-            (161, Call::Privilege), // chroot
-            (165, Call::Privilege), // mount
-            (166, Call::Privilege), // umount2
+            (161, Call::FileAccess), // chroot
+            (165, Call::FileAccess), // mount
+            (166, Call::FileAccess), // umount2
             (231, Call::ExitGroup),
             (247, Call::Waitid),
-            (272, Call::Privilege), // unshare
+            (272, Call::FileAccess), // unshare
             (295, Call::VectorAt(false)),
             (296, Call::VectorAt(true)),
-            (308, Call::Privilege), // setns
+            (308, Call::FileAccess), // setns
             (322, Call::ExecveAt),
             (325, Call::Mlock2),
             (326, Call::CopyRange),
@@ -137,10 +137,10 @@ pub static ARCHS: [Arch; 2] = [
         name: "aarch64",
         machine: 183,
         calls: &[
-            (39, Call::Privilege), // umount2
-            (40, Call::Privilege), // mount
-            (41, Call::Privilege), // pivot_root
-            (51, Call::Privilege), // chroot
+            (39, Call::FileAccess), // umount2
+            (40, Call::FileAccess), // mount
+            (41, Call::FileAccess), // pivot_root
+            (51, Call::FileAccess), // chroot
             (63, Call::Plain(false)),
             (64, Call::Plain(true)),
             (65, Call::Vector(false)),
@@ -150,20 +150,20 @@ pub static ARCHS: [Arch; 2] = [
             (69, Call::VectorAt(false)),
             (70, Call::VectorAt(true)),
             (71, Call::SendFile),
-            (91, Call::Privilege), // capset
+            (91, Call::FileAccess), // capset
             (93, Call::Exit),
             (94, Call::ExitGroup),
             (95, Call::Waitid),
-            (97, Call::Privilege),  // unshare
-            (143, Call::Privilege), // setregid
-            (144, Call::Privilege), // setgid
-            (145, Call::Privilege), // setreuid
-            (146, Call::Privilege), // setuid
-            (147, Call::Privilege), // setresuid
-            (149, Call::Privilege), // setresgid
-            (151, Call::Privilege), // setfsuid
-            (152, Call::Privilege), // setfsgid
-            (159, Call::Privilege), // setgroups
+            (97, Call::FileAccess),  // unshare
+            (143, Call::FileAccess), // setregid
+            (144, Call::FileAccess), // setgid
+            (145, Call::FileAccess), // setreuid
+            (146, Call::FileAccess), // setuid
+            (147, Call::FileAccess), // setresuid
+            (149, Call::FileAccess), // setresgid
+            (151, Call::FileAccess), // setfsuid
+            (152, Call::FileAccess), // setfsgid
+            (159, Call::FileAccess), // setgroups
             (167, Call::Prctl),
             (196, Call::Shmat),
             (197, Call::Shmdt),
@@ -184,7 +184,7 @@ pub static ARCHS: [Arch; 2] = [
             (231, Call::MunlockAll),
             (233, Call::Madvise),
             (260, Call::Wait4),
-            (268, Call::Privilege), // setns
+            (268, Call::FileAccess), // setns
             (281, Call::ExecveAt),
             (284, Call::Mlock2),
             (285, Call::CopyRange),

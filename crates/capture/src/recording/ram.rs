@@ -24,7 +24,7 @@ impl Recording<'_> {
     }
 
     /// Record the pages of these ranges (start and bytes) as stores of the kernel, on behalf of the
-    /// first thread.
+    /// first thread. They do not count towards the maximum number of records.
     pub fn touched_ram(&mut self, ranges: &[(u64, u64)]) -> Result<()> {
         let pages =
             ranges.iter().flat_map(|&(addr, length)| (addr..addr + length).step_by(PAGE as usize));

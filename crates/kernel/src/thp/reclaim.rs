@@ -8,9 +8,10 @@
 //!   is one entry and is swapped out whole (`shrink_folio_list`), because swap has free blocks of its
 //!   size. Only a partly unmapped folio is split first.
 //! * The shrinker (`do_shrink_slab`, `deferred_split_scan` in `mm/huge_memory.c`) scans partly
-//!   unmapped folios and new huge pages. It splits the former, and the latter if most of the page is
-//!   zero ([`underused`]). It scans about 2 / 2^k of these folios, but only if that is at least 128
-//!   or all of them. It scans all at priority 1, which reclaim reaches if no folio is unreferenced.
+//!   unmapped folios and new huge pages. It splits the former, and the latter if more than `max_none` of
+//!   their small pages are zero ([`underused`]). It scans about 2 / 2^k of these folios, but only if
+//!   that is at least 128 or all of them. It scans all at priority 1, which reclaim reaches if it has
+//!   scanned about half of the pages and freed too little.
 //!
 //! Not modelled: fragmented swap, for which the kernel splits a huge page first; kswapd, which
 //! reclaims before the limit is reached; several pages read back at once (read-ahead of swap, and
@@ -33,8 +34,8 @@ pub fn underused(zeros: u64, max_none: u64) -> bool {
     max_none < (1 << HUGE) - 1 && zeros > max_none
 }
 
-/// Pages to free to make room for `pages` in a memory of `limit` pages: at least a batch, which is at
-/// most 1/128 of `limit` as in [`linux`](crate::replacement::linux).
+/// Pages to free to make room for `pages` in a memory of `limit` pages: at least 32, or 1/128 of `limit`
+/// if that is less, as in [`linux`](crate::replacement::linux).
 pub fn goal(pages: u64, limit: u64) -> u64 {
     pages.max(BATCH.min(limit / 128))
 }

@@ -6,7 +6,7 @@
 //! Each second, two schemes visit the regions by priority (`damon_hot_score`, `damon_cold_score`), as
 //! far as their quotas allow. One promotes accessed pages of used regions, the other demotes unaccessed
 //! pages of unused regions. The promotion quota grows while the used share of the fast node is below
-//! its goal, the demotion quota while the free share is; otherwise they shrink
+//! its goal, the demotion quota while the free share is below its goal; above the goal they shrink
 //! (`damon_feed_loop_next_input`).
 
 use nearfar_trace::generate::rng::Rng;
@@ -36,7 +36,7 @@ knobs! {
             "Linux 6.16, mtier.c, DAMOS_QUOTA_NODE_MEM_USED_BP";
         free_goal: u64 = "50" (in tests "2500"), "free share of the fast node that demotion aims at, in 1/10000",
             "Linux 6.16, mtier.c, DAMOS_QUOTA_NODE_MEM_FREE_BP";
-        batch: u64 = "32" (in tests "4"), "pages scanned in a step", "assumption: as kswapd";
+        batch: u64 = "32" (in tests "4"), "pages that a scheme visits in a step", "assumption: as kswapd";
     }
 }
 
@@ -152,7 +152,7 @@ impl Damon {
             let random = self.rng.next_u64() >> 32;
             let place = random * region.pages() >> 32;
             region.sampled = Page::new(region.first + place as u32);
-            // The accessed bit of an inner page of a huge page is that of the first page.
+            // An inner page of a huge page is not `mapped`: the accessed bit is that of the first page.
             if !mem.mapped(region.sampled) {
                 let head = region.sampled.number() / super::HUGE * super::HUGE;
                 region.sampled = Page::new(head);

@@ -4,8 +4,8 @@
 //! Follows Linux 5.13: `mm/swap.c`, `mark_page_accessed` (the first mark sets PG_referenced, the
 //! second clears it and queues the page for activation) and `activate_page` (a per-processor
 //! pagevec of 15, duplicates allowed, applied when it is full or drained). Generations (MGLRU) and
-//! file pages are left out. A page has 12 adjacent bytes, so taking it off a list is one cache miss
-//! for itself and one for each neighbour.
+//! file pages are left out. The links and flags of a page are 12 adjacent bytes: taking it off a list
+//! is one cache miss for itself and one for each neighbour.
 
 use nearfar_hardware::list::{self, Links};
 
@@ -87,7 +87,7 @@ impl Lists {
         *flags = *flags & !REFERENCED | if on { REFERENCED } else { 0 };
     }
 
-    /// Put a page of `span` frames that is on no list at the young end of one.
+    /// Add a page of `span` frames, which is on no list, to one as its newest page.
     pub fn add(&mut self, page: Page, span: u32, node: u8, active: bool) {
         let list = &mut self.lists[usize::from(node) * 2 + usize::from(active)];
         let flags = &mut self.links[page.number()];

@@ -3,18 +3,19 @@
 //! Follows Linux 5.13 `kernel/sched/fair.c` with the change that TPP and NOMAD make: only pages of
 //! slow nodes are armed, that is, fault at the next reference.
 //!
-//! * `task_numa_work`: a scan continues in steps until one has a page to arm, at most eight steps.
-//!   With a mix of fast and slow pages it arms less than its size.
+//! * `task_numa_work`: a scan takes steps, at most eight, until a step arms a page. Fast pages of
+//!   that step count too, so the scan arms less than its size.
 //! * `task_scan_min`, `task_scan_max`: the sysctls are times of a pass over all memory, so the time
 //!   between scans is a share of them, with a floor.
-//! * `update_task_scan_period`: at the first fault after a pass the period doubles, because no
-//!   fault was local or shared: fast pages do not fault, and all threads count as one task here.
+//! * `update_task_scan_period`: at the first fault after a pass, the kernel doubles the period if no
+//!   fault was local or shared. Here none is: fast pages do not fault, and all threads count as one task.
 //!
 //! A scanner [of Linux 6.12](Scanner::follow_linux_6_12) also follows rules that matter if a pass has few
 //! scans:
 //!
-//! * `task_numa_work`: a scan ends at the end of memory. A mapping without hint faults, such as the stack,
-//!   takes a separate scan (`vma_is_accessed`, `vma_pids_forced`; since 6.7).
+//! * `task_numa_work`: a scan ends at the end of memory. A mapping that never takes a hint fault,
+//!   such as the stack, takes one scan of its own in each pass, which arms nothing
+//!   (`vma_is_accessed`, `vma_pids_forced`; since 6.7).
 //! * `update_task_scan_period`: when the period doubles, the next scan is a new period later.
 //! * `task_numa_work`: a scan takes at most 3 % of the program's time.
 
@@ -23,7 +24,7 @@ use super::{Context, Memory, Next, NodeId, Page, Refused, Request, Thread, Time}
 use crate::knobs;
 
 knobs! {
-    /// How hint faults are spread.
+    /// How much memory is scanned for hint faults, and how often.
     ScanKnobs {
         scan_size: Frames = "256MiB" (in tests "32KiB"), "memory that one scan prepares for hint faults",
             "Linux 5.13, sysctl numa_balancing_scan_size_mb";
@@ -54,15 +55,15 @@ pub struct Scanner {
     all_nodes: bool,
     /// Whether the period never changes.
     fixed: bool,
-    /// Scans of a pass that arm nothing; `None` before Linux 6.12.
+    /// Scans of a pass that arm nothing; `None` without the rules of Linux 6.12.
     idle: Option<u64>,
     /// Remaining scans of this pass that arm nothing.
     idle_left: u64,
-    /// Since Linux 6.12: there is no scan before this time.
+    /// With the rules of Linux 6.12: there is no scan before this time.
     due: Time,
-    /// Since Linux 6.12: when the current period began.
+    /// With the rules of Linux 6.12: when the current period began.
     stamp: Option<Time>,
-    /// Since Linux 6.12: when the last scan began, until its duration is known.
+    /// With the rules of Linux 6.12: when the last scan began, until its duration is known.
     began: Option<Time>,
     /// Buffers: the pages to arm in a step, and the results.
     requests: Vec<Request>,
@@ -124,7 +125,8 @@ impl Scanner {
         self.thread
     }
 
-    /// Record a hint fault; since Linux 5.18, only one that promoted its page (`task_numa_fault`).
+    /// Record a hint fault. To follow Linux 5.18 or later, call it only if the fault promoted its page
+    /// (`task_numa_fault`).
     pub fn fault(&mut self, now: Time) {
         if self.passed && !self.fixed {
             self.passed = false;
@@ -262,7 +264,7 @@ mod tests {
         }
     }
 
-    /// A scan ends at the end of memory, and an idle mapping takes another scan.
+    /// A scan ends at the end of memory, and a mapping that never faults takes another scan.
     #[test]
     fn passes_of_linux_6_12_have_more_scans() {
         let (mut scanner, mut memory) = scanner_and_memory();

@@ -76,7 +76,7 @@ pub struct PageTable {
     actions: Vec<Action>,
     /// Current number of simulated frames.
     used: u64,
-    /// Simulated frames of memory without a file so far.
+    /// Simulated frames so far: of memory without a file.
     pub filled: u64,
     /// Simulated frames of files so far.
     pub read: u64,
@@ -262,7 +262,7 @@ impl PageTable {
         if let Some(&frame) = self.objects.get(&key) {
             return self.set_frame(page, frame);
         }
-        // Keep the page's id for the private frame after the first write.
+        // Reserve the page's id for the private frame that the first write makes.
         let used = self.frames[page as usize].used;
         let frame = if (private && writable) || used { self.new_id() } else { page };
         self.objects.insert(key, frame);

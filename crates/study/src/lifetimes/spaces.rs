@@ -22,7 +22,7 @@ const MAX_SPACES: u32 = 1 << (63 - SPACE_SHIFT);
 /// The initial content of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Not mapped by any event. Treated as private memory.
+    /// Not mapped by any event; in filtered traces also private memory. Reads do not map a page of zeros.
     Unknown,
     /// Private memory of zeros.
     Zeros,
@@ -59,7 +59,7 @@ pub enum Effect {
     End { space: u32, first: u64, last: u64, kept: bool },
     /// The lifetimes of the pages end, and the content of their object is removed.
     Remove { space: u32, first: u64, last: u64 },
-    /// The pages are discarded until they are written (`MADV_FREE`).
+    /// The kernel may drop the pages, unsaved, until they are written (`MADV_FREE`).
     Free { space: u32, first: u64, last: u64 },
     /// The pages move by `by` pages (modulo 2^64).
     Move { space: u32, first: u64, last: u64, by: u64 },

@@ -1,8 +1,8 @@
 //! Average latency and bandwidth of a program under a placement mode, and the shares of its memory
 //! accesses on DRAM and on other memory, local and remote.
 //!
-//! A stream is counted in closed form ([`closed_form`] in memory mode, where DRAM caches other memory), a
-//! trace access by access, after the CPU caches of the machine and, in memory mode, through the simulated
+//! A [`Stream`] is counted in closed form ([`closed_form`] in memory mode, where DRAM caches other memory),
+//! a trace access by access, after the CPU caches of the machine and, in memory mode, through the simulated
 //! DRAM cache. The time is that of the slowest of: cores (each access takes one latency; as many are in
 //! flight as all threads have fill buffers), each medium (bytes read and written at its bandwidth), and the
 //! links between sockets. At the first touch of a page, the stores that clear it go through the DRAM cache.
@@ -68,7 +68,7 @@ nearfar_schema::columns! {
         /// Whether all pages fit in memory; if false, all columns but `mode` and `footprint_bytes`
         /// are 0 or null.
         possible: bool,
-        /// Memory accesses, in lines; 1 for a stream, whose bytes in `nodes` are per access.
+        /// Memory accesses, in lines. A stream has 1, and its bytes in `nodes` are per access.
         accesses: f64 ["lines"],
         /// Share of accesses that are stores.
         store_share: f64,
@@ -138,8 +138,9 @@ pub fn run(
             (stream_uses(topology, &memories, &placement, stream, shuffle.is_some()), wanted)
         }
         Load::Trace(reader, caches) => {
-            let turns = groups.first().filter(|_| mode.by_number());
-            let mut walk = Walk::new(topology, &memories, &placement, &frames, turns, shuffle);
+            let interleaved = groups.first().filter(|_| mode.by_number());
+            let mut walk =
+                Walk::new(topology, &memories, &placement, &frames, interleaved, shuffle);
             walk.trace(reader, caches.as_ref(), on_progress)?;
             let pages = walk.pages.len() as u64;
             (if walk.missing { None } else { Some(walk.uses) }, pages)
@@ -201,10 +202,10 @@ fn stream_uses(
 /// Applies a trace to placement and to memory mode's caches.
 struct Walk<'a> {
     placement: &'a Placement,
-    /// Pages of each memory.
+    /// Number of free frames of each memory before the trace.
     frames: &'a [u64],
     /// The group that is interleaved by page number; `None` if the mode places by first touch.
-    turns: Option<&'a Group>,
+    interleaved: Option<&'a Group>,
     /// Memory and frame of each touched page, by page number.
     pages: FxHashMap<u64, (u32, u64)>,
     /// Number of used frames of each memory.
@@ -225,7 +226,7 @@ impl<'a> Walk<'a> {
         memories: &[Memory],
         placement: &'a Placement,
         frames: &'a [u64],
-        turns: Option<&'a Group>,
+        interleaved: Option<&'a Group>,
         shuffle: Option<u64>,
     ) -> Self {
         let order = |count: &u64| shuffle.map(|seed| Permutation::new((*count).max(1), seed));
@@ -235,7 +236,7 @@ impl<'a> Walk<'a> {
         Self {
             placement,
             frames,
-            turns,
+            interleaved,
             pages: FxHashMap::default(),
             taken: vec![0; memories.len()],
             order: frames.iter().map(order).collect(),
@@ -297,7 +298,7 @@ impl<'a> Walk<'a> {
 
     /// Give a page its frame and clear it.
     fn first_touch(&mut self, page: u64) -> Option<(u32, u64)> {
-        let memory = match self.turns {
+        let memory = match self.interleaved {
             Some(group) => {
                 let has_room = |memory: &usize| self.taken[*memory] < self.frames[*memory];
                 turn(group, page)?.route.iter().copied().find(has_room)?
@@ -383,9 +384,9 @@ fn finish_row(
         if remote && sum > 0.0 {
             let seen = memory.cache.map_or(back, |front| topology.view(options.from, front));
             let at = |write| seen.bandwidth(Pattern { write, random: false });
-            let apart = bytes[0] / at(false) + bytes[1] / at(true);
+            let unmixed_ns = bytes[0] / at(false) + bytes[1] / at(true);
             let mixed = seen.mixed.filter(|_| bytes[0] > 0.0 && bytes[1] > 0.0);
-            let memory_ns = mixed.map_or(apart, |mixed| (bytes[0] + bytes[1]) / mixed);
+            let memory_ns = mixed.map_or(unmixed_ns, |mixed| (bytes[0] + bytes[1]) / mixed);
             link_ns = link_ns.max(memory_ns);
             crossing[0] += bytes[0];
             crossing[1] += bytes[1];

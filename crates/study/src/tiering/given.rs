@@ -92,7 +92,7 @@ impl Value for Policies {
     }
 }
 
-/// A share of full size, above 0 and up to 16: `1/64`, `0.5`.
+/// Factor on generated workloads and the machine's memory, above 0 and up to 16: `1/64`, `0.5`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scale {
     /// As the user wrote it.

@@ -49,7 +49,7 @@ nearfar_schema::options! {
         /// Seed of the first run.
         seed: Count<0, { 1 << 63 }> = 1,
         /// Sizes of the fastest node: shares of the program's memory, such as 30%, or bytes at full scale;
-        /// `10%,20%,...,100%` has equal steps.
+        /// `10%,...,100%` has steps of 10 %.
         fast: Option<Memory> = none("the machine's; for a trace 10%,...,100%"),
         /// Size of the slowest node: a share of the program's memory or bytes at full scale.
         slow: Option<OneMemory> = none("the machine's"),
@@ -276,8 +276,8 @@ impl Options {
                 ));
             }
             let (row, lines) = (f64::from(program.row), program.access_bytes / LINE);
-            // An operation accesses one line, of which a thread has several in flight, or a row (adjacent
-            // pages), which takes the latency once.
+            // Operations on one line: a thread has several in flight, which share the latency. Operations
+            // on a row (adjacent pages): each row takes the latency once.
             let misses = u64::from(program.misses).min(self.fill_buffers);
             placed.push(Program {
                 first: first as u32,

@@ -167,7 +167,7 @@ pub(super) struct Program {
     /// Remaining accesses of each thread.
     left: Vec<u64>,
     queues: Vec<Queue>,
-    /// Accesses generated at a time for each of several threads: those of whole operations.
+    /// Accesses generated at a time for each of several threads; they make up whole operations.
     at_once: u64,
     block: Block,
 }

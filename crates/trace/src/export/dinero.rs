@@ -15,7 +15,7 @@ impl Exporter for Dinero {
         "Dinero IV extended text, `r 1fff 8`"
     }
     fn loses(&self) -> &'static str {
-        "threads, instructions, and which references were the kernel's"
+        "threads, instruction counts, and which references were the kernel's"
     }
     fn encoder(&self, target: Target, _: &Options) -> io::Result<Box<dyn Encoder>> {
         Ok(Box::new(Lines { out: target.into_stream() }))

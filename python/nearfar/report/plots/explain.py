@@ -1,4 +1,4 @@
-"""The time of a reference by term of the model."""
+"""Chart of ``explain``: the mean time of a reference by term, such as TLB misses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PARTS = {"T_A": "translation", "T_D": "data"}
 
 
 def draw(result: ExplainResult) -> Chart:
-    """A bar for each term, grouped by part (translation, data) or by page size (4 KiB, explained).
+    """A bar for each term, grouped by part (translation, data) or by page size (4 KiB, the other).
 
     By page size if the run has ``--view machine`` and 4 KiB pages, and another size is explained.
     """

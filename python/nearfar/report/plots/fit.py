@@ -1,4 +1,4 @@
-"""Fitted curves and measured points of the first quantity: rates of TLB misses or of faults."""
+"""Fitted curves and measured points of a result's first quantity: the TLB miss or fault rate."""
 
 from __future__ import annotations
 

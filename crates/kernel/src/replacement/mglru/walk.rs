@@ -48,7 +48,7 @@ impl Generations {
             }
         }
         if self.generations(ANON) == GENERATIONS {
-            // With swappiness 0 only: the oldest generation becomes the youngest.
+            // With swappiness 0 only: the new generation takes the slot of the oldest, and its pages.
             self.set_min_seq(ANON, self.min_seq[ANON] + 1);
         }
         self.max_seq += 1;

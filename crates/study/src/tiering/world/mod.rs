@@ -59,7 +59,7 @@ pub struct World {
     pub(super) event: Time,
     /// Cost of the current event so far, picoseconds.
     charged: f64,
-    /// Picoseconds for which copies of the kernel thread's current step use each node.
+    /// Picoseconds for which a kernel thread, with copies in its current step, has kept each node busy.
     moved: [f64; MAX_NODES],
     /// Copies begun in the current event, and the threads to wake when they are complete.
     begun: Vec<(Page, Thread)>,
@@ -73,9 +73,9 @@ pub struct World {
     program_busy: [f64; MAX_NODES],
     /// When bandwidth was last measured.
     metered: Time,
-    /// Sampling period of loads and of stores, in lines; 0 = no samples.
+    /// Sampling period of loads and of stores, in cache lines; 0 = no samples.
     pub(super) period: [u64; 2],
-    /// Lines until the next sample of a load, and of a store.
+    /// Cache lines until the next sample of a load, and of a store.
     pub(super) left: [i64; 2],
     pub(super) counters: Counters,
     /// Log of all actions, if enabled.
@@ -308,10 +308,16 @@ impl World {
         }
         for ((used, shadows), account) in counted.iter().zip(&self.accounts) {
             if *used != account.used {
-                return Err(format!("{used:?} frames used, counted {:?}", account.used));
+                return Err(format!(
+                    "{used:?} frames in the page table, {:?} in the account",
+                    account.used
+                ));
             }
             if *shadows != account.shadows {
-                return Err(format!("{shadows} shadows, counted {}", account.shadows));
+                return Err(format!(
+                    "{shadows} shadows in the page table, {} in the account",
+                    account.shadows
+                ));
             }
         }
         self.adds_up()

@@ -21,7 +21,7 @@ impl Faults {
         Self { maps: self.maps - before.maps, pages, swap_ins }
     }
 
-    /// Add faults that fill memory, without reads from swap.
+    /// Add all faults of `more`, except reads from swap.
     pub(super) fn add_fills(&mut self, more: Self) {
         self.maps += more.maps;
         self.pages.iter_mut().zip(more.pages).for_each(|(all, more)| *all += more);

@@ -21,12 +21,13 @@ pub struct Folio {
     pub cleared: u32,
     /// Number of the area (a named part of the address space) that the folio was allocated for.
     pub area: u32,
-    /// The 2 MiB range that maps the folio in the process that allocated it.
+    /// Number of the 2 MiB range in which the process that allocated the folio maps it.
     pub key: u64,
 }
 
 impl Folio {
-    /// Whether a part of the folio is surely not mapped; `mapped` counts several processes.
+    /// Whether a part of the folio is surely not mapped. If several processes map it, `mapped` can hide
+    /// such a part.
     pub fn is_partial(&self) -> bool {
         self.mapped < 1 << self.order
     }
@@ -38,7 +39,7 @@ pub struct Folios {
     folios: Vec<Folio>,
     unused: Vec<u32>,
     held: u64,
-    /// By area: mapped private memory, and its part in larger pages; both in small pages.
+    /// By area: small pages of mapped private memory, and how many of them are parts of larger pages.
     pub by_area: Vec<[u64; 2]>,
     /// Lists for reclaim, if memory is limited.
     pub limited: Option<Lists>,
@@ -70,7 +71,7 @@ impl Folios {
     /// Allocate an unmapped folio at page number `first`.
     pub fn new_folio(&mut self, order: u32, first: u64, area: u32) -> u32 {
         self.held += 1 << order;
-        slot(&mut self.by_area, area);
+        slot(&mut self.by_area, area); // grows `by_area`
         let id = self.add((order, false), first, area);
         if let Some(limited) = &mut self.limited {
             limited.folios.add(id);
