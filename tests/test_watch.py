@@ -429,7 +429,6 @@ def test_squeezing_begins_with_small_steps() -> None:
     assert squeeze.next_step(most, squeeze.STALL / 3) == most
     assert squeeze.next_step(most, squeeze.STALL / 2) == most / 2
     assert squeeze.next_step(least, squeeze.STALL / 2) == least
-    assert squeeze.next_step(most, 0.0, dear=True) == most / 2
 
 
 def test_a_step_that_stalls_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

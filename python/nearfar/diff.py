@@ -49,7 +49,7 @@ OPTIONS: Final = (
     ),
 )
 
-#: The columns that follow the keys in a result: name, type, nullable, unit, meaning, heading.
+#: The columns that follow the keys in a result.
 TABLES: Final = {
     "rows": Rows(
         columns=(

@@ -81,8 +81,7 @@ class ExplainRun(TypedDict):
     lifetimes: bool
 
 
-#: Counts of a region, an address range or a piece of code. In each column: name, type, nullable,
-#: unit, meaning, heading.
+#: Counts of a region, an address range or a piece of code.
 _COUNTS: Final = (
     integer("references", "References; 0 in tables of code, which do not count them."),
     integer("tlb_misses", "Page walks.", title="TLB misses"),

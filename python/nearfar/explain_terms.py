@@ -194,7 +194,6 @@ def kernel_shares(counts: Explained, instructions: int) -> dict[str, float | Non
         instructions: of the whole trace.
     """
     kernel, total = counts["kernel"], counts["total"]
-    # ``swap_ins``: all faults that read a device.
     without_device = _share(kernel["minor_fault_ps"], total["minor_fault_ps"])
     return {
         "cpu_ns": _share(counts["kernel_instructions"], instructions),
@@ -202,5 +201,6 @@ def kernel_shares(counts: Explained, instructions: int) -> dict[str, float | Non
         "walk_ns": _share(kernel["walk_ps"], total["walk_ps"]),
         "fault_ns": without_device,
         "start_ns": without_device,
+        # Here, ``swap_ins`` are all faults that read a device.
         "io_ns": _share(kernel["swap_ins"], total["swap_ins"]),
     }

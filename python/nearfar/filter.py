@@ -1,8 +1,9 @@
 """Views of a trace: every reference of the program, or only those that reach memory.
 
 The filter ``cache`` simulates the caches of a machine (``crates/hardware/src/cache.rs``) and keeps
-one reference for each cache line that misses. Page-size advice (paper 000) and the TLB and fault
-models (paper 001) study these. A view is a temporary trace, so every command can read it.
+the references that miss, one for each line that a reference misses. Page-size advice (paper 000)
+and the TLB and fault models (paper 001) study such references. A view is a temporary trace, so
+every command can read it.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _GAP: Final = 64 << 20
 #: Quantile of the normal distribution for bounds of 95 %.
 _Z: Final = 1.96
 
-#: In each column: name, type, nullable, unit, meaning.
+#: The memory accessed: its bounds.
 _BOUNDS: Final = (
     byte_size("low_bytes", "Lower bound (95 %) of the memory accessed in a sampling interval."),
     byte_size(

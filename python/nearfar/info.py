@@ -21,7 +21,6 @@ from nearfar.symbols import HotSite, Symbols
 if TYPE_CHECKING:
     import pyarrow
 
-#: In each column: name, type, nullable, unit, meaning.
 _ROWS: Final = Rows(
     columns=(
         text(
@@ -99,7 +98,7 @@ class Source(TypedDict):
 
 
 class Content(TypedDict, total=False):
-    """The keys of an :class:`Info` that the report modules read."""
+    """The keys of an :class:`Info` that other modules read."""
 
     trace: str
     filter: str

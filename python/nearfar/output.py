@@ -95,7 +95,7 @@ def claimed(path: Path, *, force: bool, holds: str | None = None) -> Iterator[Pa
 
 
 def write_whole(path: Path, text: str, *, force: bool) -> None:
-    """Write a text file atomically; it replaces what :func:`claimed` replaces."""
+    """Write a text file atomically; ``force`` is that of :func:`claimed`."""
     with claimed(path, force=force) as temporary:
         # Names in the text may not be UTF-8.
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -256,7 +256,7 @@ def paging(
 def _result(
     path: Path, hosts: list[machines.Machine], references: str, text: str, seconds: float
 ) -> PagingResult:
-    """The result from the engine's answer ``text``; ``references`` says which references it has."""
+    """The result from the engine's answer. ``references``: which were simulated, in words."""
     from nearfar.fit import fit_rows
 
     answer: Json = json.loads(text)

@@ -95,9 +95,10 @@ def of_machine(result: PagingResult, name: str) -> PagingResult:
 
 
 def of_first_machine(result: PagingResult) -> str:
-    """`` (MACHINE)`` if TLB miss rates and fits are those of the first of several machines."""
+    """`` (MACHINE)`` if TLB miss rates and fits are the first of several machines'; else empty."""
     hosts = machines(result)
-    return f" ({hosts[0]})" if hosts and result.run["options"]["view"] == "machine" else ""
+    by_machine = result.run.get("options", {}).get("view") == "machine"
+    return f" ({hosts[0]})" if hosts and by_machine else ""
 
 
 def with_machine_names(result: PagingResult) -> PagingResult:

@@ -179,7 +179,7 @@ def count(
 
 
 def _ns(place: Counts, total: Counts, row: paging_declared.Row) -> float:
-    """Time of the row that the events of ``place`` cost, in ns per reference of the program."""
+    """Part of the row's time that ``place`` costs, in ns per reference of the program."""
 
     def part(count: int, whole: int, ns: float) -> float:
         return ns * count / whole if whole else 0.0

@@ -65,7 +65,8 @@ TABLES: Final = {
             ),
             number(
                 "start_ns",
-                "Part of `fault_ns` in which memory is filled for the first time.",
+                "Part of `fault_ns` for faults that raise the peak of private memory or map "
+                "existing pages.",
                 "ns per reference of the program",
                 title="start",
             ),

@@ -48,7 +48,7 @@ class Trace:
 
     @property
     def footprint_bytes(self) -> int:
-        """Bytes of the distinct 4 KiB pages touched: sets in ``pages_by_kinds`` are disjoint."""
+        """Bytes of the distinct 4 KiB pages touched; ``pages_by_kinds`` counts each page once."""
         return _PAGE * int(sum(self.info["pages_by_kinds"].values()))
 
     def __fspath__(self) -> str:

@@ -478,7 +478,7 @@ def _display(workload: Workload, environment: dict[str, str]) -> Iterator[str]:
 
 
 def bundled(kind: str = "captures") -> Path:
-    """A data folder of the sources: small ``captures``, or ``views``: full ones, reduced.
+    """A data folder of the sources: small ``captures``, or ``views`` (reduced full captures).
 
     Raises:
         NearfarError: it is missing (exit code 3), as in an installed package.

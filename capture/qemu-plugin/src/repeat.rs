@@ -25,7 +25,8 @@ struct Instruction {
 struct Iteration {
     /// Address of the instruction.
     addr: u64,
-    /// [`Recording::position`] after it. While they are equal, the thread has recorded nothing else.
+    /// [`Recording::position`] after it. While the position is still this, the thread has recorded
+    /// nothing else.
     position: u64,
     /// Encoded block of the next iteration until its first reference; 0 if none waits.
     next_block: u64,

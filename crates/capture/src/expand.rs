@@ -114,7 +114,7 @@ fn count_of(top: u16) -> u16 {
     top >> (COUNT_SHIFT - ADDR_BITS) & 0x7f
 }
 
-/// Makes records of words. The position of a reference includes its own instruction; that of a
+/// Turns words into records. The position of a reference includes its own instruction; that of a
 /// fetch is before its block's first instruction.
 pub struct Expander {
     /// Record fetches.

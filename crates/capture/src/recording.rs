@@ -267,8 +267,9 @@ impl<'a> Recording<'a> {
                     break;
                 };
                 self.began = true;
-                // A place record adds nothing to the trace, so the expander can hold its records back.
-                // Before recording has begun, they must first count towards `--skip-refs` (`place`).
+                // A place record adds nothing to the trace, so the expander need not flush the records that
+                // it holds. Before recording has begun, these must first count towards `--skip-refs`
+                // (`place`).
                 if tag != tag::PLACE || !self.out.has_begun() {
                     self.expander.flush(&mut self.out)?;
                 }

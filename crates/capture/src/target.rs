@@ -71,8 +71,8 @@ fn of_program(program: Program, mut plugin: String) -> Result<Launch> {
     {
         plugin.push_str(&format!(",zva={bytes}"));
     }
-    // QEMU before 8.0 keeps an entry for each mapped page: the plugin refuses mappings that need too
-    // much memory for them.
+    // QEMU before 8.0 keeps an entry for each mapped page: the plugin ends a program before a mapping
+    // that needs too much memory for them.
     if let Some(bytes) = page_entry(&emulator) {
         plugin.push_str(&format!(",entry={bytes}"));
     }

@@ -131,8 +131,8 @@ impl Vm {
         let memory = self.memory / (1 << 20);
         let noun = if self.cpus == 1 { "processor" } else { "processors" };
         format!(
-            "{} with the nearfar plugin: a virtual machine with {memory} MiB and {} {noun}, \
-             guest-physical addresses",
+            "{} with the nearfar plugin: a virtual machine with {memory} MiB and {} {noun}; \
+             addresses are guest-physical",
             emulator_name(self.arch),
             self.cpus
         )

@@ -2,13 +2,13 @@
 //! kernel in `model/`; the launcher (`supervise/`), the keeper (`preload/src/keeper.rs`) and `family.rs`
 //! implement the same order on the real kernel.
 //!
-//! A missing page reads as zeros once the last descriptor of its userfaultfd is closed. The manager
-//! serves the faults. The keeper keeps the manager's descriptors open if the manager is killed: they share one
-//! descriptor table, so both hold the userfaultfds of children from their creation; the
-//! launcher holds a copy of the userfaultfd of each managed program. While the manager or the keeper exists,
-//! a reference to a missing page waits. So the program's processes are killed first. The manager and the
-//! keeper follow when all of them have ended: a process may run for a moment after SIGKILL. The **watcher**
-//! kills them: the launcher, or the keeper if there is no launcher.
+//! A missing page reads as zeros once the last descriptor of its userfaultfd is closed. The manager, which
+//! serves the faults, and the keeper share one descriptor table. So both hold the userfaultfds of children from
+//! their creation, and the keeper still does if the manager is killed; the launcher holds a copy of the
+//! userfaultfd of each managed program. While the manager or the keeper exists, a reference to a missing page
+//! waits. So the program's processes are killed first. The manager and the keeper follow when all of them have
+//! ended: a process may run for a moment after SIGKILL. The **watcher** kills them: the launcher, or the keeper
+//! if there is no launcher.
 //!
 //! The next step depends only on the observed state, so the keeper can take over from the launcher.
 

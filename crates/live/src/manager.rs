@@ -140,7 +140,7 @@ impl<K: Kernel> Manager<K> {
                     self.world.kernel.beat();
                     self.event(|manager| {
                         manager.map(at, false);
-                        // Faults trim the window (resident far pages), but there may be none: trim it here.
+                        // Elsewhere only faults trim the window (resident far pages): there may be none.
                         manager.world.trim_window();
                     });
                 }

@@ -50,7 +50,7 @@ nearfar_schema::columns! {
         shadow_faults: u64,
         /// Copies of pages aborted because the program wrote the page meanwhile.
         aborts: u64,
-        /// Faults on far pages that were served without a promotion (through the window).
+        /// Faults that mapped a far page without a promotion; the page enters the window.
         window_faults: u64 as "let through",
         /// Processor time of nearfar's manager, which serves the faults.
         manager_seconds: f64 ["s"] as "manager time",

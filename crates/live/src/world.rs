@@ -1,9 +1,9 @@
 //! The live implementation of [`Memory`](nearfar_kernel::tiering::Memory): where each page is, and what the
 //! policy's actions do to it.
 //!
-//! Node 0 is the program's own memory within a budget, node 1 the far tier. If the far tier stores pages, in
-//! slots, a page is in one of these states; if it is a memory node, in one of those in `world/mapped.rs`. The
-//! **shadow** of a fast page is its copy in the far tier, kept at most until the page is written:
+//! Node 0 is the program's own memory within a budget, node 1 the far tier. The **shadow** of a fast page is
+//! its copy in the far tier, kept at most until the page is written. If the far tier stores pages, in slots, a
+//! page is in one of these states; if it is a memory node, in one of those in `world/mapped.rs`:
 //!
 //! | node | location | slot | write-protected |
 //! |---|---|---|---|
@@ -16,7 +16,7 @@
 //!
 //! In the **parking area**, neither the program nor a device can reach a frame, so its content is final. A
 //! page leaves the program's memory only by parking: a device might still write to a frame copied in place.
-//! For the same reason, a page with a shadow always returns in a new frame, which no device knows.
+//! For the same reason, a page with a shadow returns in a new frame, which no device knows.
 //!
 //! The **window** is a FIFO of a few far pages in the program's memory: it lets references through to far
 //! pages that the policy does not promote.

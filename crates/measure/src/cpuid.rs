@@ -138,7 +138,8 @@ fn caches(leaves: &Leaves, leaf: u32) -> Vec<Cache> {
     caches.collect()
 }
 
-/// TLBs from leaves 0x80000005 (8 bits of entries, 8 of ways) and 0x80000006 (12 of entries, 4 of ways).
+/// TLBs from leaves 0x80000005 (8 bits of entries, 8 of ways) and 0x80000006 (12 bits of entries, and a
+/// 4-bit code of the ways).
 fn from_amd(leaves: &Leaves, processor: &mut Processor) {
     // Since Zen all sizes share the entries that both registers count.
     let shared = processor.family >= 0x17;

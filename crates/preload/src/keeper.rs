@@ -85,7 +85,8 @@ fn keep(
     unsafe { libc::_exit(0) }
 }
 
-/// Have the launcher kill the run, and this process last. If it has not after 5 s, kill the run here.
+/// Have the launcher kill the run, and this process last. Without a launcher, or if that has not
+/// happened after 5 s, kill the run here.
 fn end(shared: &Shared, block: &Block, (launcher, bell): (u32, u32)) {
     let pid = block.pid.load(Ordering::Relaxed);
     let message =

@@ -22,10 +22,11 @@ use crate::raise;
 /// A policy that is not built in: its name, and a callable that returns a policy object.
 type CustomPolicy = (String, Py<PyAny>);
 
-/// Read the options. `resident`, the program's peak resident set in bytes, resolves a percentage as `fast`.
-fn read(options: &Bound<'_, PyDict>, resident: Option<u64>) -> PyResult<RunOptions> {
+/// Read the options. `private`, the largest process's peak private memory in bytes, resolves a
+/// percentage as `fast`.
+fn read(options: &Bound<'_, PyDict>, private: Option<u64>) -> PyResult<RunOptions> {
     let request: RunOptions = crate::given::read(options)?;
-    resident.map_or(Ok(request.clone()), |resident| request.resolved(resident)).map_err(raise)
+    private.map_or(Ok(request.clone()), |private| request.resolved(private)).map_err(raise)
 }
 
 /// The setup, and the first object of a custom policy.
@@ -67,8 +68,8 @@ fn result_json(request: &RunOptions, setup: &Setup, summary: &Summary) -> String
 /// far as JSON; an exception kills the run.
 ///
 /// `policy` replaces the option `policy`: its callable makes a `nearfar.tiering.Policy` for each process of
-/// the program, which is called in a separate thread. `resident`: the program's peak resident set in bytes,
-/// if `fast` is a percentage.
+/// the program, which is called in a separate thread. `resident`: the largest process's peak private memory
+/// in bytes, if `fast` is a percentage.
 #[pyfunction]
 #[pyo3(signature = (command, library, *, options, knobs, progress, policy=None, resident=None))]
 #[allow(clippy::too_many_arguments)]
@@ -108,7 +109,7 @@ pub(crate) fn live_run(
 }
 
 /// Raise the errors that [`live_run`] would raise for these arguments, without running anything. A percentage
-/// as `fast` counts as the minimum, because the peak resident set is not yet measured.
+/// as `fast` counts as the minimum, because the peak private memory is not yet measured.
 #[pyfunction]
 #[pyo3(signature = (command, *, options, knobs, policy=None))]
 pub(crate) fn live_check(

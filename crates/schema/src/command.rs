@@ -15,8 +15,8 @@ pub struct Command {
 /// Name of a table, and [`column::to_json`](crate::column::to_json) of its rows' type.
 pub type Table = (&'static str, fn() -> Json);
 
-/// All declarations as JSON: commands by name, each with its options and tables; and by name, the
-/// registries: lists of choices that options share.
+/// All declarations as JSON: commands by name, each with its options and tables, and registries (lists
+/// of choices that options share) by name.
 pub fn to_json<'a>(all: impl IntoIterator<Item = &'a Command>) -> Json {
     let mut commands = Map::new();
     let mut registries = Map::new();

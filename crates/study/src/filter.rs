@@ -89,7 +89,7 @@ pub fn cache(
     while batches.next_into(&mut batch)? {
         let mut start = 0;
         while start < batch.len() {
-            // `at` is the number of records before the event, which is lower in `to`.
+            // `at` is the number of records before the event. It is lower in `to`.
             while events.peek().is_some_and(|event| event.at <= done) {
                 if let Some(mut event) = events.next() {
                     event.at = writer.records();

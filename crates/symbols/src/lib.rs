@@ -16,7 +16,7 @@ use serde::Serialize;
 pub struct Symbol {
     /// The function, demangled. With inlining, the outermost one.
     pub function: Option<String>,
-    /// Start address in the file of a function without a name.
+    /// Start address of the function in the file, if it has no name.
     pub start: Option<u64>,
     /// Source file. With inlining, that of the innermost function.
     pub file: Option<String>,

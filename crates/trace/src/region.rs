@@ -55,8 +55,8 @@ pub enum RegionKind {
     ThpDisable,
     /// The capture gave a file's page cache this range of kernel addresses, which it made up.
     File,
-    /// Since the previous `Idle` event, no recorded thread ran for `to` nanoseconds, because all were in
-    /// system calls. During the remaining time, `offset` / 1000 threads ran on average.
+    /// Since the previous `Idle` event, no recorded thread ran for `to` nanoseconds in total, because all
+    /// were in system calls. During the remaining time, `offset` / 1000 threads ran on average.
     Idle,
     /// A thread began.
     ThreadStart,

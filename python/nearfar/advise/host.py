@@ -104,7 +104,7 @@ def _host(name: str, run: AdviseRun, rows: Sequence[declared.Row]) -> Host:
         vms=len(rows),
         memory_bytes=sum(map(_vm_memory, rows)),
         guests=all(row["guest_memory_bytes"] for row in rows),
-        # Bloat can be negative: a memory limit holds whole pages, and fewer bytes in larger ones.
+        # Larger pages can also lower the peak: negative bloat does not reduce the host's sum.
         bloat_bytes=sum(
             max(row["bloat_bytes"] or 0, 0) for row in rows if not row["guest_memory_bytes"]
         ),

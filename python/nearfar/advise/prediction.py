@@ -4,10 +4,10 @@
 all of them; :func:`choose_sizes` picks the sizes to measure next. Neither sees any other rate. The
 engine computes times from rates (``AccessTimes``); only the rates are predicted here.
 
-**The papers' forms** (a power law for TLB misses, two exponentials for faults: papers 000 and 001)
-are used if their time is within :data:`PAPER_TOLERANCE` of the known time at every known size, and
-more sizes are known than the forms have coefficients. The time decides, not the error of a rate: on
-a disk, a tenth of a percent more faults can double the time.
+**The papers' formulas** (a power law for TLB misses, two exponentials for faults: papers 000 and
+001) are used if their time is within :data:`PAPER_TOLERANCE` of the known time at every known size,
+and more sizes are known than the formulas have coefficients. The time decides, not the error of a
+rate: on a disk, a tenth of a percent more faults can double the time.
 
 **Otherwise the bridge** interpolates linearly between the logarithms of the known rates, within
 limits that hold for any program:
@@ -51,10 +51,10 @@ MODEL_CHOICES: Final = {
     "papers": "always the papers' formulas",
     "bridge": "interpolation between known page sizes, within limits that hold for any program",
 }
-#: Largest relative error of the papers' forms at a known size. Two times that are off by this much
-#: in opposite directions cost 2 % of regret.
+#: Largest relative error of the papers' formulas at a known size. Two times that are off by this
+#: much in opposite directions cost 2 % of regret.
 PAPER_TOLERANCE: Final = 0.01
-#: Known sizes that the papers' forms need: more than the coefficients of two exponentials (four).
+#: Known sizes that the papers' formulas need: more than two exponentials have coefficients (4).
 PAPER_POINTS: Final = 6
 #: A size with an unknown time is chosen only if the best known time is this share above its
 #: prediction.
@@ -228,9 +228,9 @@ def predict(
     papers, reason = model == "papers", "requested"
     if model == "auto":
         if len(points) < PAPER_POINTS:
-            reason = f"{len(points)} sizes known; the papers' forms need {PAPER_POINTS}"
+            reason = f"{len(points)} sizes known; the papers' formulas need {PAPER_POINTS}"
         elif any(point.second for point in points):
-            reason = "the papers' forms do not model a second TLB level"
+            reason = "the papers' formulas do not model a second TLB level"
         else:
             papers, reason = _judge_papers(tuple(points), costs)
     if papers:
@@ -339,7 +339,7 @@ def from_others(
 ) -> float:
     """The time at a known size, predicted from the other known sizes (at least one).
 
-    If they are too few for the papers' forms, the bridge is used.
+    If they are too few for the papers' formulas, the bridge is used.
     """
     others = [point for point in points if point.page_bytes != size]
     if len(others) < PAPER_POINTS:
@@ -347,7 +347,7 @@ def from_others(
     return predict(others, [size], costs, memory_bytes, tlb, model).at(size)
 
 
-# --- the papers' forms
+# --- the papers' formulas
 
 
 @functools.lru_cache(maxsize=4096)
@@ -360,7 +360,7 @@ def _fit_papers(points: tuple[Point, ...]) -> tuple[Fit, Fit]:
 
 
 def _judge_papers(points: tuple[Point, ...], costs: Costs) -> tuple[bool, str]:
-    """Whether the papers' forms hold, and why (not)."""
+    """Whether the papers' formulas hold, and why (not)."""
     sizes = [point.page_bytes for point in points]
     misses, faults = _fit_papers(points)
     predicted = costs.translation(misses.predict(sizes), np.zeros(len(sizes)))
@@ -370,10 +370,10 @@ def _judge_papers(points: tuple[Point, ...], costs: Costs) -> tuple[bool, str]:
     worst = int(np.argmax(errors))
     error = f"{100 * errors[worst]:.2g} %"
     if errors[worst] <= PAPER_TOLERANCE:
-        return True, f"the papers' forms are within {error} of every known time"
+        return True, f"the papers' formulas are within {error} of every known time"
     forms = " and ".join(MODELS[QUANTITIES[name]].formula for name in ("tlb", "fault"))
     size = units.size(sizes[worst])
-    return False, f"the papers' forms ({forms}) miss the known time by {error} at {size}"
+    return False, f"the papers' formulas ({forms}) miss the known time by {error} at {size}"
 
 
 # --- the bridge

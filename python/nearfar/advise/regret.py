@@ -13,7 +13,7 @@ import numpy as np
 from nearfar.declared import advise as declared
 from nearfar.errors import NearfarError
 
-#: Goals of ``--evaluate``: median and 95th percentile of regret, with ``--sizes all`` and fewer.
+#: Goals of ``--evaluate``: median and 95th percentile of regret, with all ``--sizes`` and fewer.
 GOALS: Final = {"all": (0.02, 0.05), "few": (0.05, 0.10)}
 
 NO_REGRET: Final = (
@@ -26,7 +26,7 @@ class Group(TypedDict):
     """Regret over the rows of a group: ``all``, or a ``MACHINE/STORAGE``.
 
     ``median``, ``p95`` and ``worst`` are of the model's page (``model_regret``). ``papers``: rows
-    predicted by the papers' curves. ``exceed``: rows above the goal at the 95th percentile.
+    predicted by the papers' formulas. ``exceed``: rows above the goal at the 95th percentile.
     """
 
     group: str

@@ -41,7 +41,7 @@ class Measured:
         minor_faults: their faults without I/O.
         major_faults: their faults that waited for storage or swap.
         peak_rss_bytes: peak resident set of the command or its largest child; None if it ended
-            before the first sample, and its peak is below that of this process.
+            before the first sample and its peak is not above that of this process.
         anon_huge_bytes: largest sampled sum of ``AnonHugePages`` (2 MiB pages only); None
             without a sample.
     """
@@ -97,8 +97,10 @@ def run(
             else:
                 tree = process_tree(child.pid)
                 in_use = sum(kib(pid, "smaps_rollup", "AnonHugePages:") for pid in tree)
-                huge = max(huge or 0, in_use)
-                rss = max(rss, *(kib(pid, "status", "VmHWM:") for pid in tree))
+                peaks = [kib(pid, "status", "VmHWM:") for pid in tree]
+                if any(peaks):  # not all have ended already
+                    huge = max(huge or 0, in_use)
+                rss = max(rss, *peaks)
                 ended_at = time.monotonic()
                 due = ended_at + max(pause, _MIN_PAUSE * (ended_at - now))
                 pause = min(_GROWTH * pause, _MAX_PAUSE)

@@ -64,7 +64,7 @@ _ROWS: Final = Rows(
         byte_size(
             "peak_rss_bytes",
             "Peak resident set of the command's largest process; null if it ended before the "
-            "first sample.",
+            "first sample and its peak is not above that of nearfar.",
             nullable=True,
         ),
         byte_size(

@@ -131,7 +131,7 @@ def _inputs(given: Mapping[str, object]) -> Iterable[str | Path]:
         if name in _OUTPUTS:
             continue
         for item in value if isinstance(value, list | tuple) else [value]:
-            # A text such as a policy's name may also be a folder's: a folder must be a trace.
+            # A text such as a policy may also name a folder: it counts only if it is a trace.
             if isinstance(item, Path) or (
                 isinstance(item, str)
                 and item

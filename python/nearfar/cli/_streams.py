@@ -43,7 +43,8 @@ def prepare() -> None:
             os.fstat(number)
         except OSError:
             # os.open takes the lowest free number, so no later file gets that number. Number 1 is
-            # read-only, so writing to standard output still fails. Child processes inherit none.
+            # read-only, so writing to standard output still fails. Child processes do not
+            # inherit it.
             os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)
     output = io.BufferedWriter(_Output(1, "w", closefd=False))
     sys.stdout = _text(output, sys.stdout)

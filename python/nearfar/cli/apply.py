@@ -39,8 +39,8 @@ def run(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="table goes to standard error (dry run: standard output); the others go to "
-            "standard output, and the command's output to standard error.",
+            help="table: on standard error (dry run: on standard output); json, csv or parquet: on "
+            "standard output, with the command's output on standard error.",
         ),
     ] = "table",
     out: Annotated[

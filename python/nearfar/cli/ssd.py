@@ -1,4 +1,4 @@
-"""``nearfar ssd``: a DRAM-interface SSD, and policies for accesses to pages only in flash."""
+"""``nearfar ssd``: a DRAM-interface SSD, and policies for pages that only flash has."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def run(
         )
     save(result, out, force, html)
     print_result(result, output_format, html)
-    if output_format != "table":  # the answers above the table say if it is too small
+    if output_format != "table":  # the answers above the table say if the run is too small
         say_notes(filter(None, [too_small(result.run)]))
         return
     curves = policy_curves(result)

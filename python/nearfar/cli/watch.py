@@ -127,7 +127,7 @@ def _once(
     out: Path | None,
     force: bool,
 ) -> int:
-    """Print the answer for a target, or its ``emit`` files. Return 1 if a trial refuted it."""
+    """Watch a target; print the answer, or files of ``emit``. Return 1 if a trial refuted it."""
     from nearfar.cli._progress import SECONDS, progress
     from nearfar.watch import carry_out, confirm, monitor
 

@@ -277,7 +277,7 @@ def tlb(bench: Bench, known: Documented | None, cycle: float) -> Section:
     # More than the first level covers, but within the second.
     pages = max(entries // 2, min(2 * first, entries * 3 // 4))
     hit = _translation_ns(bench, pages)
-    how = f"a load in each of {pages} pages of 4 KiB, minus a load of as many lines in few pages"
+    how = f"a load in each of {pages} pages of 4 KiB, minus a load from as many lines in few pages"
     hit_time = bench.time("tlb.second.hit_time", hit, how)
     if hit.median <= 0:
         bench.notes.append("tlb.second.hit_time: lost in noise; assumed to be one cycle")

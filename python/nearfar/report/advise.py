@@ -102,7 +102,7 @@ def evaluation(found: Evaluation, limit: int = 10) -> RenderableType:
         collapse_padding=True,
     )
     table.add_column("storage", overflow="fold", min_width=14, importance=KEY)
-    heads = ("rows", "median", "p95", "worst", "above goal", "papers' forms", "advised p95")
+    heads = ("rows", "median", "p95", "worst", "above goal", "papers' formulas", "advised p95")
     table.add_columns(heads, justify="right")
     table.add_column("goal", min_width=6)
     for group in found["summary"]:

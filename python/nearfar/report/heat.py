@@ -32,7 +32,7 @@ def heat(found: HeatResult) -> RenderableType:
         ("monitored", units.size(found.monitored_bytes)),
         ("working set", f"mean {units.size(working['mean'])}, half of the time at most "
                         f"{units.size(working['p50'])}, most {units.size(working['most'])}"),
-        ("counting", "as damo does: a region with a sampled access is whole in the working set"),
+        ("counted", "as by damo: a region with a sampled access counts as a whole"),
         ("samples", f"up to {found.samples} per region and snapshot, one every "
                     f"{units.duration(found.sample_ns)}{assumed}"),
         ("not known", "references and their order, reads or writes, pages within a region: no "

@@ -60,7 +60,7 @@ def watch(result: Snapshot) -> RenderableType:
 
 
 def headline(run: WatchedRun) -> str:
-    """The run in a sentence. ``launcher`` is a pid; an image is one ``execve`` of a process."""
+    """The run in a sentence. ``launcher`` is a PID; each ``execve`` starts another image."""
     text = f"run {run['launcher']}, {units.wait(run['seconds'])}"
     if run["is_over"]:
         text += ", is over"

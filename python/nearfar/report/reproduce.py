@@ -16,7 +16,7 @@ from nearfar.reproduce import Claims, Reproduced, claims
 
 
 def verdict(row: declared.Row) -> str:
-    """``yes`` if a row holds (ours is within tolerance), ``NO`` or, if not judged, ``input``."""
+    """``yes`` if a row holds (is within tolerance), ``NO`` if not; ``input`` if not judged."""
     if row["holds"] is None:
         return "input"
     return "yes" if row["holds"] else "NO"

@@ -64,7 +64,7 @@ def fewest(evidence: Evidence, workload: str, memory: float | None = None) -> in
 
 
 def turns(evidence: Evidence, workloads: Sequence[str]) -> tuple[float, str]:
-    """Share of workloads whose faults fall, then rise with page size; the size with the fewest."""
+    """Share of workloads whose faults fall, then rise; and the page sizes with the fewest."""
     indices = {name: fewest(evidence, name) for name in workloads}
     shown = {name: units.size(SIZES[index]) for name, index in indices.items()}
     inside = [0 < index < len(evidence.points(name)) - 1 for name, index in indices.items()]

@@ -92,7 +92,7 @@ def near(
 def within(
     paper: str, item: str, value: float, ours: float, factor: float, unit: str, note: str = ""
 ) -> declared.Row:
-    """A row that holds if the values are positive and their ratio is at most ``factor``."""
+    """A row that holds if both are positive, and the larger at most ``factor`` times the other."""
     holds = value > 0 and ours > 0 and max(value / ours, ours / value) <= factor
     return row_of(paper, item, value, ours, unit, f"factor {factor:g}", holds, note)
 

@@ -1,11 +1,11 @@
 """Views of full captures for the papers' page studies, small enough for the source repository.
 
-Full captures of the nine programs are gigabytes. A view keeps only the references that miss the
-caches of the papers' desktop (about 30 million), without each reference to the same 512-byte block
-(the smallest page) as the one before it. Such a repeat cannot miss a TLB or memory of any page size
-and changes no state, so counts of misses and faults are exact. ``references.json`` has the numbers
-of references with repeats. Kinds, threads and instructions are dropped, as these studies do not use
-them.
+Full captures of the nine programs are gigabytes; about 30 million of their references miss the
+caches of the papers' desktop. A view keeps those of one program, without each reference to the same
+512-byte block (the smallest page) as the one before it. Such a repeat cannot miss a TLB or memory
+of any page size and changes no state, so counts of misses and faults are exact. ``references.json``
+has the numbers of references with repeats. Kinds, threads and instructions are dropped, as these
+studies do not use them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def rows(all_modules: bool = False) -> list[declared.Row]:
 
 
 def study(*, rows_only: bool = False) -> Reproduced:
-    """The rows, and as sensitivity how many hold if a core fills all modules at once.
+    """The rows, and (the sensitivity) how many hold if a core fills all modules at once.
 
     Args:
         rows_only: leave out the sensitivity.

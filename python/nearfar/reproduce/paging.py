@@ -38,7 +38,7 @@ from nearfar.reproduce._evidence import (
 )
 
 Progress = Callable[[int], None] | None
-#: A value for each of :data:`SIZES`, or for the first of them.
+#: A value for each of :data:`SIZES`, or for only the first few.
 Values = Array | Sequence[float]
 
 MEASURES: Final = {"001": paper_001.MEASURES, "000": paper_000.MEASURES}
@@ -67,7 +67,7 @@ VARIANTS: Final[tuple[tuple[str, str, dict[str, str | float | int]], ...]] = (
     ("VM pages other than 4 KiB only if they gain 5 %", "the threshold of nearfar advise",
      {"min_gain": "5%"}),
     ("VM pages up to 256 KiB", "eight times the largest that 000 chose", {"most": 262144}),
-    ("VM pages by the papers' models", "even if they miss times by over 1 %", {"model": "papers"}),
+    ("VM pages by the papers' formulas", "even if times miss by over 1 %", {"model": "papers"}),
 )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def study(
             "study": "reproduce paging",
             "captures": "the bundled views of whole runs"
             if simulated.view_references
-            else f"captures in {traces}"
+            else f"captures{' of virtual machines' if vm else ''} in {traces}"
             if traces is not None
             else f"whole runs{' in virtual machines' if vm else ''}",
             "view": f"references that miss the caches of {NVM_MACHINE} (--filter cache)",

@@ -26,7 +26,7 @@ def maximum(peak: int) -> int:
 
 
 def high(needed: int, peak: int, locked: int) -> int | None:
-    """``memory.high``: memory for the accepted slowdown (``needed``), or locked memory; a margin.
+    """``memory.high``: a margin above ``needed``, and above locked memory, which stays resident.
 
     None if it would save less than :data:`WORTH`.
     """

@@ -20,7 +20,7 @@ OPTIONS: Final = (
     Option(
         "for_",
         "str | float",
-        "How long to watch. The longest window, in which memory in use is counted, is a quarter of "
+        "How long to watch. `accessed` counts the memory used in windows of up to a quarter of "
         "that, at most 30 s.",
         default="60s",
         metavar="TIME",

@@ -179,7 +179,7 @@ def used(same: Sequence[Area]) -> float:
     Each process is assumed to use shared pages at random.
     """
     shared = sum(area.pss - area.own for area in same)
-    # Other programs may map the shared pages, too: their size is at least what one process maps.
+    # Other programs may map the pages too; together, the pages are at least what one process maps.
     shared_size = max([shared, *(area.rss - area.own for area in same)])
     used_own, unused_share = 0.0, 1.0
     for area in same:

@@ -118,7 +118,7 @@ pub(super) fn perform(text: &str, killed: bool) {
     }
 }
 
-/// Wait until a child has ended, and write the event of that.
+/// Wait until a child has ended, and write the event of the wait.
 fn wait_for(child: libc::pid_t, stream: &mut Stream) {
     // SAFETY: our child; its status is ignored.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };

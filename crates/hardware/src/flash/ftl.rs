@@ -28,7 +28,7 @@ pub struct Command {
     /// Part of garbage collection, not of a host request.
     pub collection: bool,
     /// Takes no time in the die except its transfer: another command reads or programs the whole
-    /// stripe (the pages programmed together) at once. Of programs, it is that of the last page.
+    /// stripe (the pages programmed together) at once. A stripe is programmed by the command of its last page.
     pub shared: bool,
 }
 

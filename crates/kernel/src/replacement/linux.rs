@@ -60,8 +60,9 @@
 //!
 //! In a [sample](Setup::share) of a memory, batches and faults between updates of the statistics are
 //! scaled by the share, to at least 1; list lengths in GiB are those of the whole memory. If the
-//! statistics are updated at least every 32 faults, reclaim considers activations of the sample's
-//! last 32 faults: between two reclaims the whole memory has 32 faults, the sample perhaps one.
+//! statistics are updated at least once per batch of the whole memory, reclaim considers activations of
+//! the sample's last faults, as many as this batch: between two reclaims the whole memory has that many
+//! faults (32), the sample perhaps one.
 //!
 //! Not modelled: kswapd and watermarks, concurrent reclaim, huge pages, read-ahead of swap and files.
 //! Differences for files:

@@ -133,8 +133,8 @@ pub fn make(
     Ok((Box::new(Guarded { base, state }), wakes))
 }
 
-/// The memory as the guarded policy sees it. While migration is stopped, promotion fails as to a full
-/// node, and arming a hint fault as on a pinned page.
+/// The memory as the guarded policy sees it. While migration is stopped, a promotion fails as if the node
+/// were full, and arming a hint fault as if the page were pinned.
 struct GuardedMemory<'a> {
     mem: &'a mut dyn Memory,
     state: &'a mut State,

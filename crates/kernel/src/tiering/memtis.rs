@@ -58,7 +58,7 @@ knobs! {
         pressure_extra: Frames = "50MiB" (in tests "4KiB"), "additional memory to demote after an allocation found the fast node full",
             "Memtis, need_toptier_demotion: 128 x 100 pages";
         split: bool = "true", "split huge pages with skewed accesses", "Memtis, htmm_thres_split";
-        split_period: u64 = "2", "n: pages are split after more samples than the fast node's pages, and than pages in use / 2^n", "Memtis, htmm_split_period";
+        split_period: u64 = "2", "n: pages are split after more samples than the fast node has pages, and more than pages in use / 2^n", "Memtis, htmm_split_period";
         split_gain: f64 = "0.45", "share of the huge pages in use to split, per unit of hit ratio that base pages would gain",
             "Memtis, set_memcg_nr_split: .4 (htmm_gamma) x (170 - 80) / 80 ns";
         batch: u64 = "32" (in tests "4"), "pages moved in a step", "Linux 5.15, SWAP_CLUSTER_MAX";

@@ -82,9 +82,14 @@ impl Far for Slow {
         if self.ready.contains(&slot) {
             return Ok(Fetch::Ready);
         }
-        if let Some(request) = self.pending.iter().find(|request| request.slot == slot) {
-            let predicted_ns = (request.began + request.predicted_ns).saturating_sub(now_ns);
-            return Ok(Fetch::Pending { predicted_ns });
+        if let Some(index) = self.pending.iter().position(|request| request.slot == slot) {
+            let Request { began, predicted_ns, is_freed, .. } = self.pending[index];
+            if !is_freed {
+                let predicted_ns = (began + predicted_ns).saturating_sub(now_ns);
+                return Ok(Fetch::Pending { predicted_ns });
+            }
+            // The slot holds another page now: report one arrival for both.
+            self.pending.remove(index);
         }
         let mut predicted_ns = self.min_ns;
         if let Fetch::Pending { predicted_ns: tier_ns } = self.far.fetch(slot, now_ns)? {
@@ -151,5 +156,17 @@ mod tests {
         assert_eq!(far.fetch(first, 700), Ok(Fetch::Pending { predicted_ns: 700 }));
         far.arrived(1400, &mut arrivals).unwrap();
         assert_eq!(far.fetch(first, 1400), Ok(Fetch::Ready));
+        // The next page is requested before the freed one has arrived.
+        far.free(first);
+        assert_eq!(far.store(&[3; PAGE]), Ok(first));
+        assert_eq!(far.fetch(first, 1500), Ok(Fetch::Pending { predicted_ns: 700 }));
+        far.free(first);
+        assert_eq!(far.store(&[4; PAGE]), Ok(first));
+        assert_eq!(far.fetch(first, 2000), Ok(Fetch::Pending { predicted_ns: 700 }));
+        arrivals.clear();
+        far.arrived(2200, &mut arrivals).unwrap();
+        assert_eq!(arrivals, []);
+        far.arrived(2700, &mut arrivals).unwrap();
+        assert_eq!(arrivals.iter().map(|one| one.took_ns).collect::<Vec<_>>(), [700]);
     }
 }

@@ -175,7 +175,7 @@ impl Policy for Remote {
     }
 }
 
-/// The policy's rule for shadows, the old frames that NOMAD keeps of promoted pages. For hooks that the
+/// The policy's rule for shadows, the far copies that promoted pages keep. For hooks that the
 /// policy does not declare, NOMAD's own rule holds.
 struct RemoteRule {
     remote: Remote,

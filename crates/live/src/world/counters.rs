@@ -41,7 +41,7 @@ counters! {
     hint_faults,
     /// Faults on pages that were unmapped to emulate accessed bits.
     accessed_faults,
-    /// Faults on far pages that were mapped without a promotion (they enter the window).
+    /// Faults that mapped a far page without a promotion; the page enters the window.
     window_faults,
     /// Pages moved from the far tier to fast memory.
     promotions,

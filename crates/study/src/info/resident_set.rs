@@ -34,7 +34,7 @@ impl ResidentTracker {
 
     /// Touch page `number` of the running process. `mark` is the result of the last touch of this
     /// page by this process, or 0. It is an epoch, shifted left by 1: during that epoch, further reads
-    /// of the page have no effect. If bit 0 is set, nor have writes.
+    /// of the page have no effect. If bit 0 is set, writes have none either.
     #[inline]
     pub fn touch(&mut self, mark: u32, number: u64, kind: u8) -> u32 {
         let write = KindSet::WRITES.has(kind);

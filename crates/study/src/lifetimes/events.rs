@@ -41,7 +41,8 @@ impl Events {
         Self { events: Vec::new().into_iter(), at: 0 }
     }
 
-    /// For each remaining [`RegionKind::Idle`]: mean number of threads that ran since the previous one.
+    /// For each remaining [`RegionKind::Idle`]: mean number of threads that ran since the previous one,
+    /// outside idle time.
     pub fn parallel(&self) -> impl Iterator<Item = f64> + '_ {
         let idle = self.events.as_slice().iter().filter(|event| event.event == RegionKind::Idle);
         // `offset` is the number of threads x 1000. Outside idle time, at least one runs.

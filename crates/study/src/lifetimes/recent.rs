@@ -1,4 +1,4 @@
-//! A cache of blocks (small pages) to which further references have no effect, so that they can be skipped.
+//! A cache of blocks (small pages): further references to these have no effect and can be skipped.
 
 const SLOTS: usize = 1 << 12;
 const EMPTY: u64 = u64::MAX;

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::alloc::{AllocOptions, check};
 
-/// Generated references, to every line of `bytes` equally often.
+/// References to every line of `bytes` equally often; counted in closed form, not generated.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream {
     /// Bytes of the working set.

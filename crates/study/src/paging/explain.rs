@@ -68,7 +68,7 @@ pub struct Counts {
     pub file_rereads: u64,
     /// With a machine ([`explain_on_machine`]): faults that need no device.
     pub minor_faults: u64,
-    /// Time of the `given` faults, in picoseconds.
+    /// Time of `minor_faults`, in picoseconds.
     pub minor_fault_ps: u64,
     /// Time of page walks in picoseconds, as if no two waits overlapped.
     pub walk_ps: u64,

@@ -1,6 +1,7 @@
 //! One page size: converts windows of blocks to windows of pages for its TLB and its memories. A block has
-//! the study's smallest page size. A window is a run of references to at most 64 distinct blocks, which
-//! have local numbers in order of first reference (`window.rs`).
+//! the smallest page size of the pass or, with lifetimes, that of the study, but at most 4 KiB. A window is
+//! a run of references to at most 64 distinct blocks, which have local numbers in order of first reference
+//! (`window.rs`).
 
 use std::ops::Range;
 

@@ -1,5 +1,6 @@
-//! Handles TLB misses. The first touch of a page is an ordinary page fault. While the device loads the page
-//! into its DRAM, a reference is an *embedded page fault*: the core stalls or the thread sleeps.
+//! Handles TLB misses. The first touch of a page is an ordinary page fault. A reference that makes the
+//! device load the page, or comes before the load is complete, is an *embedded page fault*: the core stalls
+//! or the thread sleeps.
 
 use nearfar_hardware::umd::{Content, Umd};
 use nearfar_kernel::epf::{Epf, Fault};

@@ -1,5 +1,5 @@
 //! The `ssd` study, after the UMD paper: a program on a machine whose memory is a DRAM-interface SSD (UMD),
-//! under each policy for embedded page faults (accesses to pages that are only in the device's flash) and
+//! under each policy for embedded page faults (on pages that are not, or not yet, in the device's DRAM) and
 //! each size of the device's DRAM.
 //!
 //! A discrete-event simulation in whole nanoseconds. A reference looks up a TLB; on a miss, it walks

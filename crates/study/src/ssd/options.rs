@@ -254,8 +254,8 @@ nearfar_schema::options! {
         atomic: Atomic = "kernel",
         /// Whether the flash holds a page before its first reference.
         first_touch: FirstTouch = "new",
-        /// State of a page of file data when it is loaded: of a page that is first executed, or first read by
-        /// the kernel.
+        /// State in which a page of file data is loaded; such a page is first executed, or first read by the
+        /// kernel.
         file_data: FileData = "dirty",
         /// Where a page walk reads the device's mapping table.
         l2p: L2p = "cached",

@@ -12,8 +12,8 @@
 //! | `kind` | dictionary of the names, 8-bit indices |
 //! | `size`, `thread`, `instr` | dictionary, 8- or 16-bit indices, one run if constant; plain beyond 65,536 distinct values |
 //!
-//! An 8-bit index of `size` or `instr` is the number itself. A number of 256 or more has the index of a
-//! smaller number that does not occur.
+//! An 8-bit index of `size` or `instr` is the number itself, except in a constant column, where it is 0.
+//! A number of 256 or more has the index of a smaller number that does not occur.
 
 mod checked;
 mod decode;

@@ -244,7 +244,7 @@ impl Params {
             return refuse(
                 &format!("--{option}"),
                 format!(
-                    "{} takes no such option; it is of {}",
+                    "{} takes no such option; it belongs to {}",
                     generator.name(),
                     takers.join(", ")
                 ),

@@ -252,7 +252,7 @@ fn invalid_parameters_are_refused() {
         (
             "zipf",
             Params { own: own("stride", 8), ..good() },
-            "--stride: zipf takes no such option; it is of strided",
+            "--stride: zipf takes no such option; it belongs to strided",
         ),
         ("strided", Params { own: own("stride", 0), ..good() }, "--stride: '0' is not"),
         ("strided", Params { own: own("stride", 12), ..good() }, "--stride: 12 is not"),

@@ -26,7 +26,8 @@ impl OrderedSink {
         while let Some(encoded) = self.early.remove(&self.next) {
             self.next += 1;
             if !self.failed {
-                self.failed = true; // also if it panics
+                // Stays set if `append` fails or panics.
+                self.failed = true;
                 self.sink.append(encoded)?;
                 self.failed = false;
             }

@@ -104,7 +104,7 @@ impl Sink {
             part.records += records;
             let groups = part.writer.flushed_row_groups().len();
             let is_full = groups * ROW_GROUP >= self.part_records;
-            // Not earlier: `failed` borrows `self`, which `part` has borrowed until here.
+            // Not earlier: `write_error` borrows `self`, which `part` has borrowed until here.
             appended.map_err(|e| self.write_error(e))?;
             if is_full {
                 self.close_part()?;

@@ -38,7 +38,7 @@ def read(path: Path) -> list[Node]:
         if module.knows(path, text):
             try:
                 nodes: list[Node] = module.read(path, text)
-            # Such as numbers over 4300 digits, and digits that `int` refuses (superscripts).
+            # Causes: numbers of over 4300 digits, and digits that `int` refuses (superscripts).
             except (ValueError, RecursionError) as error:
                 raise NearfarError(f"{path}: damaged ({name}): {error}; save it again") from None
             return nodes

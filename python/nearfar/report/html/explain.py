@@ -1,4 +1,4 @@
-"""The page of ``nearfar explain``: time of a row of a paging run, by code, region and component."""
+"""The page of ``nearfar explain``: time of a row of a paging run, by code, region and term."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def drawn(
     """The chart, with marks where the first curve has enough memory and where it thrashes.
 
     Data sets: ``points`` (``bytes``, ``value``, the name of the curve, labels), and ``marks``
-    (``bytes``, ``place``: height of the text, 0 at the top, ``text``). ``colour`` replaces the
+    (``bytes``, ``place``: row of the text, 0 at the top, ``text``). ``colour`` replaces the
     default encoding.
     """
     first = curves[0]
@@ -121,7 +121,7 @@ def _spec(
             **({words.of: words.of} if several else {}),
         ),
     )
-    # Names of the two marks are at the upper two of 8 heights.
+    # Names of the two marks are in the upper two of 8 rows.
     return charts.finish(charts.marked(x, f"datum.bytes > {most / 2}", 8, line, dots), 260)
 
 

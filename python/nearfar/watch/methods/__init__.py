@@ -3,7 +3,7 @@
 The name of a method is that of its module::
 
     SUMMARY = "one line"
-    ERROR = (0.1, 0.4)              # the need was up to 10 % less and 40 % more than the answer
+    ERROR = (0.1, 0.4)              # in 9 of 10 cases, the need was up to 10 % less and 40 % more
     def lacks(target): ...          # what the kernel or the user's rights lack, or None
     def watch(target, seconds, share, progress): ...
 

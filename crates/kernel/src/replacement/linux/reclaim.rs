@@ -111,7 +111,7 @@ impl Lists {
         }
         let weights = [swappiness, MAX_SWAPPINESS - swappiness];
         let costs = self.cost.map(|cost| cost + self.cost.iter().sum::<u64>());
-        // Each share is below 600, so that its products fit: the sum of `costs` is at most three times each.
+        // Shares are below 600, so that products fit: the sum of `costs` is at most three times each cost.
         let shares =
             TYPES.map(|kind| weights[kind] * (costs[0] + costs[1] + 1) / (costs[kind] + 1));
         let scaled = |count: u64, share: u64| match count * share {

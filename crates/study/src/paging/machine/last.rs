@@ -18,9 +18,9 @@ pub const NO_PAGE: Page = Page { number: u64::MAX, block: 0, line: 0, settled: t
 /// Size of the direct-mapped table of positions.
 const HINTS: usize = 256;
 
-/// The most recently used 4 KiB pages of a thread, which leave in LRU order. Their maximum is the number of
-/// entries for small or large pages in the first TLB level, whichever is lower: so this level contains them
-/// at any page size.
+/// The most recently used 4 KiB pages of a thread, which leave in LRU order: at most as many as the first
+/// TLB level has entries for small pages or for large pages, whichever are fewer, so that this level contains
+/// them at any page size.
 #[derive(Clone)]
 pub struct Last {
     /// Pages with the time of their last use; 0 for none.

@@ -30,7 +30,7 @@ const SLOTS: usize = 1 << 12;
 pub enum TlbOp {
     /// Nothing: the first level contains the page, at any page size.
     None,
-    /// A page is used, and becomes one of the thread's last pages: the most recently used ([`Last`]).
+    /// A page is used, and becomes one of the thread's last (most recently used) pages ([`Last`]).
     Enter,
     /// A page leaves the thread's last pages; pages leave in the order of their last use.
     Leave,

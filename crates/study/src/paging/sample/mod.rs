@@ -162,7 +162,7 @@ pub struct Sampled<'a> {
     /// The sample that the trace holds.
     pub sample: &'a PageSample,
     pub options: &'a Options,
-    /// Pages begin and end with the trace's events ([`crate::lifetimes`]).
+    /// Pages end with the trace's events ([`crate::lifetimes`]).
     pub lives: bool,
     /// Memory sizes in bytes, each with its fraction if it was given as one.
     pub memory: &'a [(u64, Option<f64>)],

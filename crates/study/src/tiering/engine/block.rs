@@ -1,4 +1,4 @@
-//! Blocks of a program's accesses; between them, pages are freed and translations removed.
+//! Blocks of a program's accesses, and of the ends of pages and translations between these accesses.
 
 use nearfar_kernel::tiering::Page;
 
@@ -45,7 +45,7 @@ impl Access {
 pub enum End {
     /// Free a page; its number may be reused.
     Page(Page),
-    /// Remove the TLB entries of a page whose mapping changed (`munmap`, `fork`, `mremap`); it stays.
+    /// Remove the TLB entries of a page whose mapping changed (`munmap`, `fork`, ...); the page stays.
     Translation(Page),
     /// Free all mapped pages of a range: first page and count.
     Pages(Page, u32),

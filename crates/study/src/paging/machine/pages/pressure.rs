@@ -12,8 +12,9 @@ use crate::lifetimes::SPACE_SHIFT;
 const SPACE: u32 = SPACE_SHIFT - 21;
 
 impl Pages {
-    /// Apply a touch: a reference that does not hit the first cache and TLB level at every page size.
-    /// Returns whether the block (4 KiB page) faulted: it was in swap, or dropped.
+    /// Apply a touch: a reference that may miss the first cache or TLB level at some page size, or a page
+    /// that leaves a thread's last pages. Returns whether the block (4 KiB page) faulted: it was in swap,
+    /// or dropped.
     ///
     /// A page counts as referenced while it is one of a thread's last pages ([`super::super::last`]),
     /// because most references to these are not touches.
