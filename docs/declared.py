@@ -41,7 +41,7 @@ IN_PYTHON = {
     "apply": "nearfar.apply.options",
     "devices": "nearfar.devices.options",
     "diff": "nearfar.diff",
-    "explain": "nearfar.explain",
+    "explain": "nearfar.explain_tables",
     "fit": "nearfar.fit.options",
     "info": "nearfar.info",
     "numa plan": "nearfar.numa.plan",

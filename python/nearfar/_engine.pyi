@@ -331,9 +331,7 @@ def tiering_policies() -> str: ...
 def tiering_run(
     machine: Machine,
     *,
-    policies: Sequence[
-        tuple[str, str | None, tuple[Callable[[], object], bool] | None, Mapping[str, str]]
-    ],
+    policies: Sequence[tuple[str, str | tuple[Callable[[], object], bool], Mapping[str, str]]],
     traces: Sequence[str | PathLike[str]],
     policy_scale: float | None,
     options: Mapping[str, object],

@@ -288,7 +288,7 @@ def _listed(
 
 #: A policy as the engine takes it: label, name of a built-in one or constructor of one in Python
 #: (and whether that has the hook `foresee`), and knobs.
-_EnginePolicy = tuple[str, str | None, tuple[Callable[[], object], bool] | None, dict[str, str]]
+_EnginePolicy = tuple[str, str | tuple[Callable[[], object], bool], dict[str, str]]
 
 
 def _policies(
@@ -303,11 +303,11 @@ def _policies(
     policies: list[tuple[str, _EnginePolicy]] = []
     for word, item in given:
         if isinstance(item, str):
-            policies.append((word, (word, word, None, knobs.get(word, {}))))
+            policies.append((word, (word, word, knobs.get(word, {}))))
             continue
         label, make, defaults = constructor_of(item)
         made = (make, hasattr(item, "foresee"))
-        policies.append((word or label, (label, None, made, defaults | knobs.get(label, {}))))
+        policies.append((word or label, (label, made, defaults | knobs.get(label, {}))))
     labels = [label for _, (label, *_) in policies]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:

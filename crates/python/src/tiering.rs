@@ -7,7 +7,6 @@ use nearfar_kernel::tiering::{POLICIES, Settings, find, make};
 use nearfar_schema::Options as _;
 use nearfar_study::tiering::options::{Request, resident};
 use nearfar_study::tiering::{Options, PolicySource, run};
-use nearfar_trace::Error;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -41,17 +40,22 @@ pub(crate) fn tiering_policies() -> String {
 fn refused_live(policy: &str) -> Option<String> {
     let settings = Settings { scale: 1.0, ..Settings::default() };
     // A mapped far tier (a memory node) has every capability of the others.
-    let mapped = true;
-    nearfar_live::options::check_policy(policy, &settings, mapped)
+    let far_is_mapped = true;
+    nearfar_live::options::check_policy(policy, &settings, far_is_mapped)
         .err()
         .map(|error| error.to_string())
 }
 
-/// A policy to run: label, built-in name or [`Constructor`], and knobs.
-type PolicyArgument = (String, Option<String>, Option<Constructor>, BTreeMap<String, String>);
+/// A policy to run: label, source and knobs.
+type PolicyArgument = (String, Source, BTreeMap<String, String>);
 
-/// A callable that makes a `nearfar.tiering.Policy`, and whether that has the hook `foresee`.
-type Constructor = (Py<PyAny>, bool);
+#[derive(FromPyObject)]
+pub(crate) enum Source {
+    /// A built-in policy, by name.
+    BuiltIn(String),
+    /// A callable that makes a `nearfar.tiering.Policy`, and whether that has the hook `foresee`.
+    Python(Py<PyAny>, bool),
+}
 
 /// Run the study. Returns `{"rows", "series", "footprint_bytes", "peak_resident_bytes", "policy_scale",
 /// "nodes", "node_bytes", "options"}` as JSON text. `peak_resident_bytes` is null if pages have no lifetimes.
@@ -73,7 +77,7 @@ pub(crate) fn tiering_run(
     let request: Request = crate::given::read(options)?;
     let mut options =
         Options::from_request(machine.hardware(), &request, !traces.is_empty()).map_err(raise)?;
-    let python = policies.iter().any(|(_, _, constructor, _)| constructor.is_some());
+    let python = policies.iter().any(|(_, source, _)| matches!(source, Source::Python(..)));
     if python {
         options.threads = 1;
     }
@@ -88,17 +92,17 @@ pub(crate) fn tiering_run(
             None => Vec::new(),
         };
         let mut sources = Vec::new();
-        for (label, name, constructor, values) in policies {
+        for (label, source, values) in policies {
             let settings = Settings { values, scale };
             let raised = exception.clone();
-            let foresees = match &name {
-                Some(name) => find(name)?.foresees,
-                None => constructor.as_ref().is_some_and(|(_, foresees)| *foresees),
+            let foresees = match &source {
+                Source::BuiltIn(name) => find(name)?.foresees,
+                Source::Python(_, foresees) => *foresees,
             };
             let make_policy: nearfar_study::tiering::run::Make<'static> = Box::new(move |mem| {
-                match (&name, &constructor) {
-                    (Some(name), _) => make(name, &settings, mem),
-                    (None, Some((constructor, _))) => Python::attach(|py| {
+                match &source {
+                    Source::BuiltIn(name) => make(name, &settings, mem),
+                    Source::Python(constructor, _) => Python::attach(|py| {
                         // Each run has its own object.
                         constructor
                             .bind(py)
@@ -106,7 +110,6 @@ pub(crate) fn tiering_run(
                             .map_err(|error| store_exception(error, &raised))
                             .and_then(|object| policy(&object, &settings, &raised, mem))
                     }),
-                    (None, None) => Err(Error::input("--policy", "none given", "give one")),
                 }
             });
             sources.push(PolicySource { label, foresees, make: make_policy });
