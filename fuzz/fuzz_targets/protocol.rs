@@ -17,6 +17,9 @@ mod plugin_side;
 #[path = "../../capture/qemu-plugin/src/recorder.rs"]
 #[allow(dead_code)]
 mod recorder;
+#[path = "../../crates/capture/src/loopback/sample.rs"]
+#[allow(dead_code)]
+mod sample;
 #[path = "../../capture/qemu-plugin/src/stream.rs"]
 #[allow(dead_code)]
 mod stream;
