@@ -91,6 +91,19 @@ class Redis:
         self.socket.connect(str(folder / "socket"))
         self.file = self.socket.makefile("rb")
 
+    @classmethod
+    def listening(cls, folder: Path, at: Server | None) -> Redis:
+        """A connection as soon as the server listens, which is after its socket exists."""
+        found: list[Redis] = []
+
+        def connects() -> bool:
+            with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+                found.append(cls(folder))
+            return bool(found)
+
+        until(connects, at, "redis-server listens")
+        return found[0]
+
     @staticmethod
     def words(folder: Path) -> list[str]:
         """The command that starts such a server."""

@@ -56,8 +56,7 @@ def _comm(pid: int) -> str:
 def redis(at: Path, options: str, keys: int) -> Iterator[tuple[Server, Redis]]:
     """A server with ``keys`` keys, most of them in far memory."""
     with server(options, Redis.words(at)) as running:
-        until((at / "socket").exists, running, "redis-server listens")
-        client = Redis(at)
+        client = Redis.listening(at, running)
         client.fill(keys)
         yield running, client
 
@@ -67,8 +66,7 @@ def digest_of_dump(at: Path) -> str:
     (at / "socket").unlink(missing_ok=True)
     alone = subprocess.Popen(Redis.words(at), stdout=subprocess.DEVNULL)
     try:
-        until((at / "socket").exists, None, "redis-server listens")
-        client = Redis(at)
+        client = Redis.listening(at, None)
         until(lambda: "\nloading:0" in client.ask("INFO", "persistence"), None, "a dump is loaded")
         return client.ask("DEBUG", "DIGEST")
     finally:
