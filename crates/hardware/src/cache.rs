@@ -204,11 +204,6 @@ impl Filter {
         (if missed { None } else { Some(1) }, write_backs)
     }
 
-    /// Instructions of each thread that are not in a record yet.
-    pub fn carried(&self) -> &[u64] {
-        &self.carried
-    }
-
     /// The first level for instructions or data.
     #[inline]
     fn first(&mut self, fetches: bool) -> &mut Cache {
@@ -415,21 +410,6 @@ mod tests {
             let fills = filtered(&records, &geometry, false, 0).len() as u32;
             prop_assert_eq!(traffic.iter().map(|t| t.fills).sum::<u32>(), fills);
             prop_assert_eq!(traffic.iter().map(|t| t.fills + t.write_backs).sum::<u32>(), found);
-        }
-
-        #[test]
-        fn instructions_are_conserved(records in records(), geometry in geometry()) {
-            let mut filter = Filter::new(&geometry, true);
-            let mut out = Batch::default();
-            filter.records(&batch(&records), 0..records.len(), &mut out);
-            for thread in 0..3u32 {
-                let of = |all: &mut dyn Iterator<Item = Record>| -> u64 {
-                    all.filter(|r| r.thread == thread).map(|r| u64::from(r.instr)).sum()
-                };
-                let left = filter.carried().get(thread as usize).copied().unwrap_or(0);
-                let before = of(&mut records.iter().copied());
-                prop_assert_eq!(of(&mut out.iter()) + left, before);
-            }
         }
 
         /// Inclusion property of LRU, for one level with the same number of sets.

@@ -46,7 +46,7 @@ impl<T: Cell> Cell for Option<T> {
 pub struct Seed(pub u64);
 
 /// The declaration of one column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Column {
     pub name: &'static str,
     /// As [`Cell::ARROW`].
@@ -100,15 +100,8 @@ pub fn to_json<R: Rows>() -> Json {
     for name in keys.chain(R::METRICS.iter().map(|(name, _)| *name)) {
         assert!(known(name), "no column {name}");
     }
-    let columns = columns.iter().map(|column| {
-        json!({
-            "name": column.name, "arrow": column.arrow, "python": column.python,
-            "nullable": column.nullable, "unit": column.unit, "what": column.what,
-            "title": column.title,
-        })
-    });
     json!({
-        "columns": columns.collect::<Vec<_>>(),
+        "columns": columns,
         "keys": R::KEYS,
         "metrics": R::METRICS,
         "seed": R::SEED,

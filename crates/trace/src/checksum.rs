@@ -3,7 +3,7 @@
 //! They detect accidental changes, but are not signatures. `xxh128sum` computes the same checksums.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Write};
 use std::path::Path;
 
 use serde::de::{Error as _, Unexpected};
@@ -33,20 +33,10 @@ impl Checksum {
     /// # Errors
     /// It cannot be read.
     pub fn of_file(path: &Path) -> Result<(Self, u64)> {
-        let failed = |e: io::Error| Error::io(path, "cannot read", &e);
-        let mut file = file::open(path)?;
-        let (mut hasher, mut buffer, mut bytes) = (Hasher::new(), vec![0; 1 << 18], 0);
-        loop {
-            match file.read(&mut buffer) {
-                Ok(0) => return Ok((Self(hasher.finish_128()), bytes)),
-                Ok(read) => {
-                    hasher.write(&buffer[..read]);
-                    bytes += read as u64;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(failed(e)),
-            }
-        }
+        let mut file = BufReader::with_capacity(1 << 18, file::open(path)?);
+        let mut sum = ChecksumWriter::new(io::sink());
+        io::copy(&mut file, &mut sum).map_err(|e| Error::io(path, "cannot read", &e))?;
+        Ok(sum.sum())
     }
 }
 
