@@ -1,8 +1,9 @@
 //! CSV: `addr,kind,size,thread,instr`, addresses hexadecimal.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 
-use super::{Encoder, Exporter, Options, Target};
+use super::{Encoder, Exporter, buffered};
 use crate::record::Record;
 
 pub struct Csv;
@@ -17,15 +18,15 @@ impl Exporter for Csv {
     fn loses(&self) -> &'static str {
         "only the events of address spaces, such as mappings"
     }
-    fn encoder(&self, target: Target, _: &Options) -> io::Result<Box<dyn Encoder>> {
-        let mut out = target.into_stream();
+    fn encoder(&self, file: File, _: u64) -> io::Result<Box<dyn Encoder>> {
+        let mut out = buffered(file);
         writeln!(out, "addr,kind,size,thread,instr")?;
         Ok(Box::new(Lines { out }))
     }
 }
 
 struct Lines {
-    out: Box<dyn Write>,
+    out: BufWriter<File>,
 }
 
 impl Encoder for Lines {

@@ -1,8 +1,9 @@
 //! Dinero IV, extended din (`-informat D`): `r|w|i address size`, hexadecimal.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 
-use super::{Encoder, Exporter, Options, Target};
+use super::{Encoder, Exporter, buffered};
 use crate::record::{Kind, Record};
 
 pub struct Dinero;
@@ -17,13 +18,13 @@ impl Exporter for Dinero {
     fn loses(&self) -> &'static str {
         "threads, instruction counts, and which references were the kernel's"
     }
-    fn encoder(&self, target: Target, _: &Options) -> io::Result<Box<dyn Encoder>> {
-        Ok(Box::new(Lines { out: target.into_stream() }))
+    fn encoder(&self, file: File, _: u64) -> io::Result<Box<dyn Encoder>> {
+        Ok(Box::new(Lines { out: buffered(file) }))
     }
 }
 
 struct Lines {
-    out: Box<dyn Write>,
+    out: BufWriter<File>,
 }
 
 impl Encoder for Lines {

@@ -5,7 +5,7 @@
 //! a temporary file and renamed, so that a failed export leaves no file.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -79,20 +79,9 @@ impl Default for Options {
     }
 }
 
-pub enum Target {
-    /// A new file, which allows writes at any offset.
-    File(File),
-    /// A stream, which allows only sequential writes.
-    Stream(Box<dyn Write>),
-}
-
-impl Target {
-    fn into_stream(self) -> Box<dyn Write> {
-        match self {
-            Target::File(file) => Box::new(BufWriter::with_capacity(1 << 18, file)),
-            Target::Stream(stream) => Box::new(BufWriter::with_capacity(1 << 18, stream)),
-        }
-    }
+/// A writer with a buffer for exporters of text.
+fn buffered(file: File) -> BufWriter<File> {
+    BufWriter::with_capacity(1 << 18, file)
 }
 
 /// A format of another tool.
@@ -111,7 +100,8 @@ pub trait Exporter: Sync {
     fn needs_file(&self) -> bool {
         false
     }
-    fn encoder(&self, target: Target, options: &Options) -> io::Result<Box<dyn Encoder>>;
+    /// Begin an export. `page_bytes`: a power of two, for formats that contain page numbers.
+    fn encoder(&self, file: File, page_bytes: u64) -> io::Result<Box<dyn Encoder>>;
 }
 
 /// A running export.
@@ -166,9 +156,6 @@ pub fn export(
         }
         _ => {}
     }
-    if options.max_refs == Some(0) {
-        return Err(Error::input("--max-refs", "0 keeps nothing", "give at least 1"));
-    }
     let reader = Reader::open(from)?;
     let stdout = to == Path::new("-");
     if stdout && exporter.needs_file() {
@@ -178,12 +165,12 @@ pub fn export(
             "name a file with -o",
         ));
     }
-    let (target, output) = if stdout {
+    let (file, output) = if stdout {
         // Rust's `Stdout` ignores writes to a closed descriptor.
         let stream = io::stdout().as_fd().try_clone_to_owned();
         let stream =
             stream.map_err(|e| Error::io(Path::new("standard output"), "cannot open", &e))?;
-        (Target::Stream(Box::new(File::from(stream))), None)
+        (File::from(stream), None)
     } else {
         let inputs = [from.to_owned()];
         let output = Output::claim(&OutputRequest {
@@ -194,11 +181,12 @@ pub fn export(
         })?;
         let file = File::create(output.temporary())
             .map_err(|e| Error::io(output.temporary(), "cannot create", &e))?;
-        (Target::File(file), Some(output))
+        (file, Some(output))
     };
     let place = if stdout { Path::new("standard output") } else { to };
     let failed = |e: io::Error| Error::io(place, "cannot write", &e);
-    let mut encoder = exporter.encoder(target, options).map_err(failed)?;
+    let page_bytes = options.page_bytes.unwrap_or(4096);
+    let mut encoder = exporter.encoder(file, page_bytes).map_err(failed)?;
     let limit = options.max_refs.unwrap_or(u64::MAX);
     let mut count = 0u64;
     let mut batches = reader.batches(Columns::ALL);

@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 
 use rustc_hash::FxHashMap;
 
-use super::{Encoder, Exporter, Options, Target};
+use super::{Encoder, Exporter};
 use crate::record::{Record, last_byte};
 
 /// Bytes of a request, and the offset of `next` in it.
@@ -42,13 +42,8 @@ impl Exporter for OracleGeneral {
     fn needs_file(&self) -> bool {
         true
     }
-    fn encoder(&self, target: Target, options: &Options) -> io::Result<Box<dyn Encoder>> {
-        match target {
-            Target::File(file) => {
-                Ok(Box::new(Requests::new(file, options.page_bytes.unwrap_or(4096), WINDOW)))
-            }
-            Target::Stream(_) => Err(io::Error::from(io::ErrorKind::NotSeekable)),
-        }
+    fn encoder(&self, file: File, page_bytes: u64) -> io::Result<Box<dyn Encoder>> {
+        Ok(Box::new(Requests::new(file, page_bytes, WINDOW)))
     }
 }
 

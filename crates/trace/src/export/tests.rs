@@ -152,7 +152,6 @@ fn invalid_requests_are_refused_and_leave_no_file() {
         ("csv", pages(4096), "--page-bytes: csv holds addresses"),
         ("oracle-general", pages(0), "--page-bytes: 0 is not"),
         ("oracle-general", pages(4097), "--page-bytes: 4097 is not"),
-        ("csv", Options { max_refs: Some(0), ..plain.clone() }, "--max-refs: 0"),
         (
             "csv",
             Options { kinds: KindSet(Kind::Store.bit()), ..plain.clone() },

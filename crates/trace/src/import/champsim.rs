@@ -56,8 +56,8 @@ impl Importer for ChampSim {
     fn framing(&self) -> Framing {
         Framing::Fixed(self.size)
     }
-    fn parser(&self, _: &Options) -> Result<Box<dyn Parser>, Bad> {
-        Ok(Box::new(Instructions { format: self.clone(), threads: Threads::default() }))
+    fn parser(&self, _: &Options) -> Box<dyn Parser> {
+        Box::new(Instructions { format: self.clone(), threads: Threads::default() })
     }
     // The flags are 0 or 1, only branches are taken, and an instruction's address is not 0, and is
     // below 2^48 or in the upper half. Four such instructions in a row are no coincidence.

@@ -28,8 +28,8 @@ impl Importer for Dinero {
     fn framing(&self) -> Framing {
         Framing::Lines { final_newline: true }
     }
-    fn parser(&self, _: &Options) -> Result<Box<dyn Parser>, Bad> {
-        Ok(Box::new(Lines { extended: None }))
+    fn parser(&self, _: &Options) -> Box<dyn Parser> {
+        Box::new(Lines { extended: None })
     }
 }
 

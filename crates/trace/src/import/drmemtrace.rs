@@ -74,8 +74,8 @@ impl Importer for Drmemtrace {
     fn takes_folders(&self) -> bool {
         true
     }
-    fn parser(&self, _: &Options) -> Result<Box<dyn Parser>, Bad> {
-        Ok(Box::new(Entries::default()))
+    fn parser(&self, _: &Options) -> Box<dyn Parser> {
+        Box::new(Entries::default())
     }
     fn recognizes(&self, head: &Head<'_>) -> bool {
         let mut records = head.records(RECORD).map(record);

@@ -163,12 +163,12 @@ pub trait Importer: Sync {
     fn takes_folders(&self) -> bool {
         false
     }
-    fn parser(&self, options: &Options) -> Result<Box<dyn Parser>, Bad>;
+    fn parser(&self, options: &Options) -> Box<dyn Parser>;
     /// Whether a stream that begins like this may have this format. By default, at least half of
     /// its lines must be records; binary formats implement it themselves.
     fn recognizes(&self, head: &Head<'_>) -> bool {
         let Framing::Lines { .. } = self.framing() else { return false };
-        let Ok(mut parser) = self.parser(&Options::default()) else { return false };
+        let mut parser = self.parser(&Options::default());
         let (mut good, mut bad, mut out) = (0u32, 0u32, Vec::new());
         for line in head.lines().take(256) {
             match parser.parse(line, &mut out) {
@@ -287,9 +287,6 @@ pub fn read(
     options: &Options,
     sink: &mut dyn FnMut(Record) -> Result<()>,
 ) -> Result<Summary> {
-    if options.max_refs == Some(0) {
-        return Err(Error::input("--max-refs", "0 keeps nothing", "give at least 1"));
-    }
     if options.object_bytes.is_some() && !importer.has_object_ids() {
         return Err(Error::input(
             "--object-bytes",
@@ -297,9 +294,7 @@ pub fn read(
             "leave the option out",
         ));
     }
-    // The only option that a parser can refuse.
-    let mut parser =
-        importer.parser(options).map_err(|bad| Error::input("--object-bytes", bad.0, ""))?;
+    let mut parser = importer.parser(options);
     let framing = importer.framing();
     let lines = matches!(framing, Framing::Lines { .. });
     let place = input.place().to_owned();
