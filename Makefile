@@ -129,6 +129,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses $(shell n=
 .PHONY: test-long
 test-long: test-packages env ## Soaks and validations, which `make test` leaves out (CONTRIBUTING.md, Tests)
 	cargo test --release --locked --package nearfar-bench --quiet
+	cd fuzz && RUSTC_BOOTSTRAP=1 cargo check --locked --quiet
 	$(PYTEST) -m long
 
 ARM := aarch64-unknown-linux-gnu

@@ -35,6 +35,7 @@ fuzz_target!(|bytes: &[u8]| in_folder(|folder| MEMORY.with(|memory| {
         let recorder = plugin_side::install(&shared);
         (shared, recorder)
     });
-    let mut plugin = |input: &mut _, first| plugin_side::act(recorder, input, first);
-    let _ = protocol(shared, folder, bytes, &mut plugin);
+    let _ = protocol(shared, folder, bytes, &mut |input, at_start| {
+        plugin_side::act(recorder, input, at_start)
+    });
 })));
