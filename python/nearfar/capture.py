@@ -7,13 +7,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import NotRequired, TypedDict, Unpack
+from typing import Unpack
 
 from nearfar import _engine
 from nearfar.declared import capture as declared
@@ -21,43 +21,11 @@ from nearfar.errors import NearfarError
 from nearfar.output import shows_progress
 from nearfar.processes import handling, terminate_as_interrupt
 from nearfar.schema import takes
+from nearfar.strict import Json
 from nearfar.units import rest
 
 PLUGIN = Path(__file__).parent / "_plugin" / "libnearfar_qemu_plugin.so"
 """The QEMU plugin, built by ``make plugin``."""
-
-
-class Part(TypedDict):
-    """A part of a trace; only its size is read here."""
-
-    bytes: int
-
-
-class Sample(TypedDict):
-    """A sample of pages (docs/trace.md)."""
-
-    rate: float
-    references: Mapping[str, int]
-    bursts: Sequence[object]
-
-
-class Source(TypedDict):
-    """Where a trace comes from; only the sample is read here."""
-
-    sample: NotRequired[Sample]
-
-
-class Info(TypedDict):
-    """The keys of ``trace.json`` that the capture reports."""
-
-    complete: bool
-    incomplete_reason: str | None
-    records: int
-    instructions: int
-    threads: Sequence[object]
-    pages_by_kinds: Mapping[str, int]
-    parts: Sequence[Part]
-    source: Source
 
 
 @dataclass(frozen=True)
@@ -77,13 +45,13 @@ class Outcome:
     exit_code: int | None
     signal: int | None
     interrupted: bool
-    info: Info
+    info: Json
     warnings: list[str]
 
     @property
     def complete(self) -> bool:
         """Whether the trace is complete."""
-        return self.info["complete"]
+        return bool(self.info["complete"])
 
 
 @dataclass(frozen=True)

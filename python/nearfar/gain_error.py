@@ -6,9 +6,11 @@ Gains and errors are shares of the run time with 4 KiB pages.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from nearfar import units
+
+Key = TypeVar("Key")
 
 #: The error of a gain: MIN_ERROR, or RELATIVE_ERROR times the gain if that is larger. More than
 #: half of the measured gains (docs/validation.md) are within it.
@@ -25,23 +27,17 @@ def gain_error(gain: float) -> float:
     return max(MIN_ERROR, RELATIVE_ERROR * abs(gain))
 
 
-def worthwhile(gains: Mapping[int, float], min_gain: float = 0.0) -> int | None:
-    """The page size to use; None if no gain is larger than its error.
+def equal_best(gains: Mapping[Key, float], min_gain: float = 0.0) -> list[Key]:
+    """The keys of gains that differ from the best by no more than the error of the difference.
 
-    It is the smallest size whose gain differs from the best by no more than the error of the
-    difference: smaller pages waste less memory.
+    Gains that are not larger than their error, or are smaller than ``min_gain``, do not count.
 
-    >>> worthwhile({65536: 0.27, 131072: 0.29, 262144: 0.31})
-    65536
-
-    Args:
-        gains: by page size.
-        min_gain: smaller gains do not count.
+    >>> equal_best({16384: 0.12, 65536: 0.27, 262144: 0.31})
+    [65536, 262144]
     """
-    worth = {s: gain for s, gain in gains.items() if gain > gain_error(gain) and gain >= min_gain}
+    worth = {k: gain for k, gain in gains.items() if gain > gain_error(gain) and gain >= min_gain}
     best = max(worth.values(), default=0.0)
-    equal = [size for size, gain in worth.items() if best - gain <= gain_error(best - gain)]
-    return min(equal, default=None)
+    return [key for key, gain in worth.items() if best - gain <= gain_error(best - gain)]
 
 
 def points(difference: float) -> str:

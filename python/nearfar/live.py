@@ -17,7 +17,6 @@ from nearfar import _engine
 from nearfar.declared import run as declared
 from nearfar.errors import NearfarError
 from nearfar.live_alone import LIBRARY as LIBRARY  # built by ``make live``
-from nearfar.live_alone import Alone as Alone
 from nearfar.live_alone import check_input, measure
 from nearfar.live_result import Outcome as Outcome
 from nearfar.live_result import record
@@ -97,15 +96,6 @@ class _Meter:
         return ", ".join(parts)
 
 
-def is_share(fast: str | int) -> bool:
-    """Whether fast memory is a share of the program's peak private memory.
-
-    Raises:
-        NearfarError: it is not a size.
-    """
-    return any(memory.is_fraction for memory in parse_memory(str(fast), "--fast"))
-
-
 def _request(
     values: Mapping[str, object], knobs: Mapping[str, str | float | bool] | None
 ) -> _Request:
@@ -122,56 +112,12 @@ def _request(
     return options, (label, make), defaults | texts
 
 
-def _checked(command: Sequence[str]) -> list[str]:
-    """The words of a command.
-
-    Raises:
-        NearfarError: there are none, or the library is missing.
-    """
-    words = [str(word) for word in command]
-    if not words:
-        raise NearfarError("command: is empty; put the program after `--`")
-    if not LIBRARY.exists():
-        raise NearfarError(f"{LIBRARY.name}: is not built; run `make live`", exit_code=3)
-    return words
-
-
-@takes(declared.OPTIONS)
-def run_alone(
-    command: Sequence[str],
-    place: str = "--alone",
-    *,
-    fast: str | int,
-    knobs: Mapping[str, str | float | bool] | None = None,
-    **options: Unpack[declared.Options],
-) -> Alone:
-    """Measure ``command`` without nearfar, after checking that :func:`run` can run it.
-
-    Its output is discarded; a line on standard error says so.
-
-    Args:
-        command: program (a path, or a name in ``PATH``) and arguments.
-        place: the option that messages name.
-        {options}
-        knobs: knobs of the policy, by name.
-
-    Raises:
-        NearfarError: as :func:`run`, or standard input cannot be read twice.
-    """
-    words, (values, policy, texts) = _checked(command), _request({"fast": fast, **options}, knobs)
-    check_input(place)
-    _engine.live_check(words[0], options=values, knobs=texts, policy=policy)
-    what = f"nearfar: {place}: running the program without nearfar first; its output is discarded"
-    print(what, file=sys.stderr, flush=True)
-    return measure(words, place)
-
-
 @takes(declared.OPTIONS)
 def run(
     command: Sequence[str],
     *,
     fast: str | int,
-    alone: bool | Alone = False,
+    alone: bool = False,
     knobs: Mapping[str, str | float | bool] | None = None,
     **options: Unpack[declared.Options],
 ) -> Outcome:
@@ -183,8 +129,8 @@ def run(
         command: program (a path, or a name in ``PATH``) and arguments.
         {options}
         alone: whether to run the program without nearfar first, its output discarded, for the
-            slowdown; or the result of :func:`nearfar.live_alone.measure`. If ``fast`` is a share,
-            this happens in any case.
+            slowdown; a line on standard error says so. If ``fast`` is a share, this happens in any
+            case.
         knobs: knobs of the policy, by name.
 
     A policy is a name, a Python file, or a class or object that implements
@@ -192,15 +138,23 @@ def run(
     each process of the program. An exception in a hook ends the program and is raised here.
 
     Raises:
-        NearfarError: the program cannot be run, the policy cannot manage a real program, or
-            userfaultfd is not available (exit code 3).
+        NearfarError: the program cannot be run, the policy cannot manage a real program, standard
+            input must be read twice and cannot be, or userfaultfd is not available (exit code 3).
     """
-    words, (values, policy, texts) = _checked(command), _request({"fast": fast, **options}, knobs)
-    bare = alone if isinstance(alone, Alone) else None
-    if bare is None and (alone or is_share(fast)):
-        bare = run_alone(
-            words, "--alone" if alone else f"--fast {fast}", fast=fast, knobs=knobs, **options
-        )
+    words = [str(word) for word in command]
+    if not words:
+        raise NearfarError("command: is empty; put the program after `--`")
+    if not LIBRARY.exists():
+        raise NearfarError(f"{LIBRARY.name}: is not built; run `make live`", exit_code=3)
+    values, policy, texts = _request({"fast": fast, **options}, knobs)
+    bare = None
+    if alone or any(memory.is_fraction for memory in parse_memory(str(fast), "--fast")):
+        place = "--alone" if alone else f"--fast {fast}"
+        check_input(place)
+        _engine.live_check(words[0], options=values, knobs=texts, policy=policy)
+        what = "running the program without nearfar first; its output is discarded"
+        print(f"nearfar: {place}: {what}", file=sys.stderr, flush=True)
+        bare = measure(words, place)
     meter = _Meter() if shows_progress() else None
 
     def progress(text: str) -> None:
@@ -227,7 +181,7 @@ def run(
         print("\x1b[K", end="", file=sys.stderr)
     fast_bytes, far_pages_bytes, window_bytes = (4096 * pages for pages in summary["peak"])
     user, system = summary["cpu_seconds"]
-    run = record(words, answer["options"], texts, alone=bool(alone))
+    run = record(words, answer["options"], texts, alone=alone)
     return Outcome(
         run=run,
         command=words,

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypedDict, cast
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -87,32 +87,6 @@ WEIGHTINGS: Final = {
 QUANTITIES: Final[dict[str, str]] = {"tlb": "power", "fault": "exponential-2"}
 
 
-class FitDict(TypedDict):
-    """A :class:`Fit` as plain values."""
-
-    quantity: str
-    model: str
-    formula: str
-    weighting: str
-    page_unit: str
-    memory_bytes: int | None
-    memory_fraction: float | None
-    coefficients: dict[str, float | None]
-    intervals: dict[str, list[float]] | None
-    confidence: float
-    r2: float | None
-    adjusted_r2: float | None
-    rmse: float | None
-    loo_rmse: float | None
-    loo_mean_relative: float | None
-    aic: float | None
-    verdict: str
-    reason: str
-    page_bytes: list[int]
-    measured: list[float]
-    fitted: list[float] | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Fit:
     """A model fitted to measured or simulated rates, and its quality.
@@ -171,20 +145,31 @@ class Fit:
             _evaluate(model, np.array(values[::2]), np.array(values[1::2]), sizes), 0.0, 1.0
         )
 
-    def to_dict(self) -> FitDict:
+    def to_dict(self) -> Json:
         """Plain values for JSON: coefficients, intervals, quality, points and fitted values."""
-        intervals = self.intervals
-        values: Json = {
-            **vars(self),
+        return {
+            "quantity": self.quantity,
+            "model": self.model,
             "formula": MODELS[self.model].formula,
+            "weighting": self.weighting,
             "page_unit": "KiB",
+            "memory_bytes": self.memory_bytes,
+            "memory_fraction": self.memory_fraction,
             "coefficients": {name: _finite(value) for name, value in self.coefficients.items()},
-            "intervals": intervals and {name: list(pair) for name, pair in intervals.items()},
+            "intervals": self.intervals and {n: list(pair) for n, pair in self.intervals.items()},
+            "confidence": self.confidence,
+            "r2": self.r2,
+            "adjusted_r2": self.adjusted_r2,
+            "rmse": self.rmse,
+            "loo_rmse": self.loo_rmse,
+            "loo_mean_relative": self.loo_mean_relative,
+            "aic": self.aic,
+            "verdict": self.verdict,
+            "reason": self.reason,
             "page_bytes": list(self.page_bytes),
             "measured": list(self.measured),
             "fitted": self.predict(self.page_bytes).tolist() if self.coefficients else None,
         }
-        return cast("FitDict", {name: values[name] for name in FitDict.__annotations__})
 
 
 def fit(

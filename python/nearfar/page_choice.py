@@ -11,7 +11,7 @@ from typing import Final
 
 from nearfar import units
 from nearfar.declared import paging as declared
-from nearfar.gain_error import worthwhile
+from nearfar.gain_error import equal_best
 
 #: Bytes of the page that x86-64 and most arm64 systems use by default.
 USUAL_PAGE: Final = 4096
@@ -113,8 +113,9 @@ def choose(
         if private_bytes(by_page[page])
         <= private_bytes(usual) * (1 + max(FREE_GROWTH, GROWTH_PER_GAIN * gain))
     }
-    page = worthwhile(fits, min_gain) or USUAL_PAGE
-    wanted = worthwhile(gains, min_gain) or USUAL_PAGE
+    # Of equal gains, the smallest page: it wastes least memory.
+    page = min(equal_best(fits, min_gain), default=USUAL_PAGE)
+    wanted = min(equal_best(gains, min_gain), default=USUAL_PAGE)
     costly = None if wanted in fits or wanted == page else by_page[wanted]
     return PageChoice(by_page[page], usual, fastest, costly, gains, whole)
 

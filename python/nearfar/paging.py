@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -35,8 +35,6 @@ from nearfar.sizes import list_of
 from nearfar.strict import Json
 
 if TYPE_CHECKING:
-    import pyarrow
-
     from nearfar.models import Fit
 
 #: Points of a fitted curve in results.
@@ -146,16 +144,7 @@ class PagingResult(FolderResult):
     chart = "nearfar.report.plots.paging:draw"
     plain = ("run", "rows", "fits", "chosen")
     columns: ClassVar[Rows] = declared.ROWS
-
-    @classmethod
-    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> PagingResult:
-        """Read what :meth:`write` wrote."""
-        run = run.copy()
-        fits, seconds = run.pop("fits"), run.pop("wall_seconds")
-        return cls(cast("PagingRun", run), tables["result"].to_pylist(), fits, seconds)
-
-    def _run(self) -> Mapping[str, object]:
-        return {**self.run, "fits": self.fits, "wall_seconds": round(self.wall_seconds, 3)}
+    in_run = ("fits", "wall_seconds")
 
     def best(
         self,

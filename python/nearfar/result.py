@@ -161,6 +161,10 @@ class FolderResult(Result):
 
     #: The columns of ``table``; for a study with sub-commands, those of each.
     columns: ClassVar[Rows | Mapping[str, Rows]]
+    #: Further tables of the folder: fields that hold rows, and their columns.
+    further: ClassVar[Mapping[str, Rows]] = {}
+    #: Fields that ``run.json`` holds beside the keys of ``run``.
+    in_run: ClassVar[tuple[str, ...]] = ()
     run: Mapping[str, Any]
     rows: Sequence[Mapping[str, object]]
 
@@ -181,7 +185,10 @@ class FolderResult(Result):
         Raises:
             KeyError: something is missing.
         """
-        raise NotImplementedError
+        fields: Json = {name: run[name] for name in cls.in_run}
+        fields["run"] = {name: value for name, value in run.items() if name not in cls.in_run}
+        fields["rows"] = tables["result"].to_pylist()
+        return cls(**fields, **{name: tables[name].to_pylist() for name in cls.further})
 
     def write(
         self,
@@ -215,8 +222,11 @@ class FolderResult(Result):
 
     def _tables(self) -> Mapping[str, pyarrow.Table]:
         """The tables of the folder, by file name."""
-        return {"result": self.table}
+        further = {name: rows.table(getattr(self, name)) for name, rows in self.further.items()}
+        return {"result": self.table, **further}
 
     def _run(self) -> Mapping[str, object]:
-        """The content of ``run.json``."""
-        return self.run
+        """The content of ``run.json``; seconds have three digits."""
+        values = {name: getattr(self, name) for name in self.in_run}
+        rounded = {n: round(v, 3) if isinstance(v, float) else v for n, v in values.items()}
+        return {**self.run, **rounded}

@@ -1,4 +1,4 @@
-"""Sizes, times and shares as people write them: ``4K``, ``50MB``, ``512,1K,...,2M``, ``1.5ms``.
+"""Sizes and times as people write them: ``4K``, ``50MB``, ``512,1K,...,2M``, ``1.5ms``.
 
 The engine parses them (``crates/schema/src/units``; docs/shell.md has the grammar). Functions load
 the engine when they are called, since help and completion import this module without it.
@@ -100,14 +100,3 @@ def parse_time(text: str, flag: str) -> int:
     from nearfar import _engine
 
     return _engine.parse_nanoseconds(text, flag)
-
-
-def parse_shares(text: str, flag: str, count: int) -> list[float]:
-    """``count`` shares, each ``60%`` or ``0.6``.
-
-    Raises:
-        NearfarError: naming ``flag``, if there are more or fewer or one is not from 0 to 1.
-    """
-    from nearfar import _engine
-
-    return _engine.parse_shares(text, flag, count)

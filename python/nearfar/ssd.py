@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack, cast
+from typing import ClassVar, TypedDict, Unpack
 
 from nearfar import _engine
 from nearfar import machine as machines
@@ -26,9 +26,6 @@ from nearfar.provenance import Run, provenance
 from nearfar.result import FolderResult
 from nearfar.schema import Rows, default, takes
 from nearfar.strict import Json
-
-if TYPE_CHECKING:
-    import pyarrow
 
 MACHINE: str = default(declared.OPTIONS, "machine")
 
@@ -100,16 +97,7 @@ class SsdResult(FolderResult):
     chart = "nearfar.report.plots.ssd:draw"
     plain = ("run", "rows", "details")
     columns: ClassVar[Rows] = declared.ROWS
-
-    @classmethod
-    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> SsdResult:
-        """Read what :meth:`write` wrote."""
-        run = run.copy()
-        details, seconds = run.pop("details"), run.pop("wall_seconds")
-        return cls(cast("Run", run), tables["result"].to_pylist(), details, seconds)
-
-    def _run(self) -> Mapping[str, object]:
-        return {**self.run, "details": self.details, "wall_seconds": round(self.wall_seconds, 3)}
+    in_run = ("details", "wall_seconds")
 
     def best(self, *, dram_bytes: int | None = None) -> declared.Row:
         """The row with the shortest time, of a size of DRAM if given.

@@ -18,7 +18,7 @@ from nearfar import _engine, units
 from nearfar import machine as machines
 from nearfar.columns import number, text
 from nearfar.declared import thp as declared
-from nearfar.gain_error import gain_error
+from nearfar.gain_error import equal_best, gain_error
 from nearfar.page_choice import FREE_GROWTH, GROWTH_PER_GAIN
 from nearfar.paging import machine_warnings, trace_warnings
 from nearfar.provenance import Run, provenance
@@ -175,18 +175,14 @@ class ThpResult(FolderResult):
         """The policy to use: of those that gain more than the error of a prediction and do not cost
         too much memory, the one with least memory whose gain equals the largest within that error.
         """
-        gains = {row["policy"]: self.gain(row) for row in self.rows}
-        worth = [
-            row
+        gains = {
+            row["policy"]: gain
             for row in self.rows
-            if (gain := gains[row["policy"]]) > gain_error(gain)
-            and self.growth(row) <= max(FREE_GROWTH, GROWTH_PER_GAIN * gain)
-        ]
-        if not worth:
-            return self.base
-        most = max(gains[row["policy"]] for row in worth)
-        equal = [row for row in worth if (less := most - gains[row["policy"]]) <= gain_error(less)]
-        return min(equal, key=lambda row: row["mean_bytes"])
+            if self.growth(row) <= max(FREE_GROWTH, GROWTH_PER_GAIN * (gain := self.gain(row)))
+        }
+        equal = equal_best(gains)
+        rows = [row for row in self.rows if row["policy"] in equal]
+        return min(rows, key=lambda row: row["mean_bytes"], default=self.base)
 
     @property
     def sentence(self) -> str:

@@ -102,20 +102,8 @@ class TieringResult(FolderResult):
     chart = "nearfar.report.plots.tiering:draw"
     plain = ("run", "rows", "series")
     columns: ClassVar[Rows] = declared.ROWS
-
-    @classmethod
-    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> TieringResult:
-        """Read what :meth:`write` wrote."""
-        run = run.copy()
-        seconds = run.pop("wall_seconds")
-        rows, series = (tables[name].to_pylist() for name in ("result", "series"))
-        return cls(cast("TieringRun", run), rows, series, seconds)
-
-    def _run(self) -> Mapping[str, object]:
-        return {**self.run, "wall_seconds": round(self.wall_seconds, 3)}
-
-    def _tables(self) -> Mapping[str, pyarrow.Table]:
-        return {"result": self.table, "series": self.series_table}
+    further: ClassVar[Mapping[str, Rows]] = {"series": declared.SERIES_ROWS}
+    in_run = ("wall_seconds",)
 
     @property
     def series_table(self) -> pyarrow.Table:

@@ -96,7 +96,7 @@ mod _engine {
     use crate::tiering::{tiering_policies, tiering_run};
     #[pymodule_export]
     use crate::units::{
-        parse_bytes, parse_memory, parse_nanoseconds, parse_page_sizes, parse_policy, parse_shares,
+        parse_bytes, parse_memory, parse_nanoseconds, parse_page_sizes, parse_policy,
     };
     #[pymodule_export]
     use crate::workload::workload_builtin;

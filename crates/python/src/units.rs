@@ -1,4 +1,4 @@
-//! Parsers of sizes, times and shares, for `nearfar/sizes.py`. Errors begin with `place`, the source of the
+//! Parsers of sizes and times, for `nearfar/sizes.py`. Errors begin with `place`, the source of the
 //! text, such as an option.
 
 use nearfar_kernel::thp::Policy;
@@ -16,12 +16,6 @@ pub(crate) fn parse_bytes(text: &str, place: &str) -> PyResult<u64> {
 #[pyfunction]
 pub(crate) fn parse_nanoseconds(text: &str, place: &str) -> PyResult<u64> {
     at(place, units::parse_nanoseconds(text))
-}
-
-/// `count` shares from 0 to 1.
-#[pyfunction]
-pub(crate) fn parse_shares(text: &str, place: &str, count: usize) -> PyResult<Vec<f64>> {
-    at(place, units::parse_shares(text, count))
 }
 
 /// A list of page sizes, in bytes.

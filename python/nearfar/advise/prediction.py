@@ -68,9 +68,9 @@ HOPE: Final = 0.7
 
 #: Lower bound of rates, so that they have a logarithm.
 _MIN_RATE: Final = 1e-12
-#: Slope of log pages by log size outside the known sizes (halving would be -1).
-_PAGES_SLOPE: Final = -0.8
-#: Lowest and highest slope of log rate by log size outside the known sizes.
+#: Lowest and highest slope of log rate, or of log pages, by log size outside the known sizes.
+#: Half as many pages would be -1.
+_PAGES_SLOPES: Final = (-0.8, -0.8)
 _MISS_SLOPES: Final = (-1.5, 0.0)
 _FAULT_SLOPES: Final = (-1.0, 3.0)
 #: Within this many doublings of a known size, the TLB adds no point to the fault curve.
@@ -406,7 +406,7 @@ def _bridge(
         at_crossing = np.array([crossing])
         height = max(
             float(_line(at_crossing, x, misses, _MISS_SLOPES)[0]),
-            float(_pages(at_crossing, x, pages)[0]),
+            float(_line(at_crossing, x, pages, _PAGES_SLOPES)[0]),
         )
         # Bytes read do not fall as pages grow: neither from a smaller known size nor to a larger.
         height = max(height, float((faults - (crossing - x))[x < crossing].max()))
@@ -414,7 +414,7 @@ def _bridge(
         index = int(np.searchsorted(x, crossing))
         knots, heights = np.insert(x, index, crossing), np.insert(faults, index, height)
 
-    first_faults = _pages(at, x, pages)
+    first_faults = _line(at, x, pages, _PAGES_SLOPES)
     upper = np.maximum(first_faults, 0.0)  # log2 of one fault per reference
     likely = np.clip(_line(at, knots, heights, _FAULT_SLOPES), first_faults, upper)
     # With fewer frames than TLB entries, faults are at least as frequent as TLB misses.
@@ -447,14 +447,6 @@ def _line(at: Array, x: Array, y: Array, slopes: tuple[float, float]) -> Array:
     for end, next_, beyond in ((0, 1, at < x[0]), (-1, -2, at > x[-1])):
         slope = np.clip((y[next_] - y[end]) / (x[next_] - x[end]), *slopes)
         values[beyond] = y[end] + slope * (at[beyond] - x[end])
-    return np.asarray(values, dtype=np.float64)
-
-
-def _pages(at: Array, x: Array, y: Array) -> Array:
-    """As :func:`_line`, of the distinct pages per reference, with :data:`_PAGES_SLOPE` outside."""
-    values = np.interp(at, x, y)
-    for end, beyond in ((0, at < x[0]), (-1, at > x[-1])):
-        values[beyond] = y[end] + _PAGES_SLOPE * (at[beyond] - x[end])
     return np.asarray(values, dtype=np.float64)
 
 

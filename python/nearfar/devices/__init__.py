@@ -7,11 +7,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Unpack, cast
+from typing import ClassVar, Unpack, cast
 
 from nearfar import machine as machines
 from nearfar.declared import devices as declared
@@ -29,9 +29,6 @@ from nearfar.schema import Rows, complete, takes
 from nearfar.size import zram_ratio
 from nearfar.sizes import list_of, parse_memory
 from nearfar.strict import Json, parse_json, read_trace
-
-if TYPE_CHECKING:
-    import pyarrow
 
 #: Memory sizes of the curves, as percent of the peak resident set.
 _GRID = (1, *range(5, 101, 5))
@@ -61,12 +58,6 @@ class DevicesResult(FolderResult):
     shown = "nearfar.report.devices:view"
     page = "nearfar.report.html.devices:DevicesPage"
     columns: ClassVar[Rows] = declared.ROWS
-
-    @classmethod
-    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> DevicesResult:
-        """Read what :meth:`write` wrote."""
-        rows = cast("list[declared.Row]", tables["result"].to_pylist())
-        return cls(cast("DevicesRun", run), rows)
 
 
 @takes(declared.OPTIONS)

@@ -14,9 +14,8 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Final, Unpack, cast
 
 from nearfar.declared import fit as declared
 from nearfar.errors import NearfarError
@@ -24,7 +23,7 @@ from nearfar.models import QUANTITIES, Fit, fit
 from nearfar.result import Result
 from nearfar.schema import as_text, complete, default, takes
 from nearfar.sizes import parse_bytes, parse_page_sizes
-from nearfar.strict import read_file
+from nearfar.strict import Json, read_file
 
 if TYPE_CHECKING:
     import pyarrow
@@ -90,24 +89,6 @@ class Fits(list[Fit], Result):
         ]
 
 
-class _Point(TypedDict, total=False):
-    """The columns of a table that are used."""
-
-    page_bytes: int
-    tlb_miss_rate: float | None
-    fault_rate: float | None
-    memory_bytes: int | None
-    memory_fraction: float | None
-
-
-@dataclass(frozen=True)
-class _Memory:
-    """The memory size of a rate; both None if unknown."""
-
-    bytes: int | None
-    fraction: float | None
-
-
 @takes(declared.OPTIONS)
 def fit_csv(path: str | Path, **options: Unpack[declared.Options]) -> Fits:
     """Fit measured points.
@@ -158,40 +139,34 @@ def fit_rows(
     for name in wanted:
         if name not in QUANTITIES:
             raise NearfarError(f"fit: unknown quantity `{name}`; one of {', '.join(QUANTITIES)}")
-    # TLB misses do not depend on memory: one group for all memory sizes.
-    groups: dict[tuple[str, _Memory], dict[tuple[int, float], None]] = {}
-    any_size = _Memory(None, None)
-    for row in cast("Iterable[_Point]", rows):
-        memory = _Memory(row.get("memory_bytes"), row.get("memory_fraction"))
-        rates = {"tlb": row.get("tlb_miss_rate"), "fault": row.get("fault_rate")}
+    groups: dict[tuple[str, int | None, float | None], dict[tuple[int, float], None]] = {}
+    for row in cast("Iterable[Json]", rows):
+        memory = (row.get("memory_bytes"), row.get("memory_fraction"))
         for name in wanted:
-            rate = rates[name]
+            rate = row.get(RATE_COLUMNS[name])
             if rate is not None:
-                key = (name, any_size if name == "tlb" else memory)
+                # TLB misses do not depend on memory: one group for all memory sizes.
+                key = (name, None, None) if name == "tlb" else (name, *memory)
                 groups.setdefault(key, {})[(int(row["page_bytes"]), float(rate))] = None
     if not groups:
         columns = " or ".join(RATE_COLUMNS[name] for name in wanted)
         raise NearfarError(f"fit: no values of {columns}; give a rate for several page sizes")
 
-    def order(key: tuple[str, _Memory]) -> tuple[int, float, float]:
-        name, memory = key
-        return (
-            wanted.index(name),
-            math.inf if memory.bytes is None else memory.bytes,
-            math.inf if memory.fraction is None else memory.fraction,
-        )
+    def order(key: tuple[str, int | None, float | None]) -> tuple[float, ...]:
+        name, *memory = key
+        return (wanted.index(name), *(math.inf if size is None else size for size in memory))
 
     return Fits(
         fit(
             name,
-            [size for size, _ in groups[name, memory]],
-            [rate for _, rate in groups[name, memory]],
-            memory_bytes=memory.bytes,
-            memory_fraction=memory.fraction,
+            [page for page, _ in groups[name, size, fraction]],
+            [rate for _, rate in groups[name, size, fraction]],
+            memory_bytes=size,
+            memory_fraction=fraction,
             weighting=weighting,
             model=model,
         )
-        for name, memory in sorted(groups, key=order)
+        for name, size, fraction in sorted(groups, key=order)
     )
 
 

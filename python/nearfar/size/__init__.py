@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Unpack, cast
+from typing import ClassVar, Unpack, cast
 
 from nearfar import machine as machines
 from nearfar.advise.fleet import Vm, distinct, inputs_of
@@ -25,10 +25,7 @@ from nearfar.schema import Rows, complete, takes
 from nearfar.size.one import PASSES, sized
 from nearfar.size.swap import NONE, usual
 from nearfar.sizes import parse_memory
-from nearfar.strict import Json, parse_json, read_trace
-
-if TYPE_CHECKING:
-    import pyarrow
+from nearfar.strict import parse_json, read_trace
 
 
 class SizeRun(Run, total=False):
@@ -54,12 +51,6 @@ class SizeResult(FolderResult):
 
     shown = "nearfar.report.size:view"
     columns: ClassVar[Rows] = declared.ROWS
-
-    @classmethod
-    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> SizeResult:
-        """Read what :meth:`write` wrote."""
-        rows = cast("list[declared.Row]", tables["result"].to_pylist())
-        return cls(cast("SizeRun", run), rows)
 
 
 @dataclass(frozen=True)

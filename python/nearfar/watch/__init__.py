@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Unpack, cast
+from typing import ClassVar, Unpack, cast
 
 from nearfar import machine as machines
 from nearfar.advise.fleet import share
@@ -21,15 +21,11 @@ from nearfar.schema import Rows, complete, takes
 from nearfar.size import limits, zram_ratio
 from nearfar.size.swap import NONE, ZRAM, usual
 from nearfar.sizes import parse_time
-from nearfar.strict import Json
 from nearfar.watch import confirm
 from nearfar.watch.curve import Point, Prices, enough, of_cycles, of_refaults
 from nearfar.watch.methods import AUTO, CHEAP, choose, method
 from nearfar.watch.samples import Watched, peak
 from nearfar.watch.target import Target, of_pid
-
-if TYPE_CHECKING:
-    import pyarrow
 
 
 @dataclass(frozen=True)
@@ -50,17 +46,8 @@ class WatchResult(FolderResult):
     page = "nearfar.report.html.watch:WatchPage"
     chart = "nearfar.report.plots.watch:draw"
     columns: ClassVar[Rows] = declared.ROWS
+    further: ClassVar[Mapping[str, Rows]] = {"windows": declared.WINDOWS_ROWS}
     plain: ClassVar[tuple[str, ...]] = ("run", "rows", "windows")
-
-    @classmethod
-    def restore(cls, run: Json, tables: Mapping[str, pyarrow.Table]) -> WatchResult:
-        """Read what :meth:`write` wrote."""
-        rows = cast("list[declared.Row]", tables["result"].to_pylist())
-        windows = cast("list[declared.WindowsRow]", tables["windows"].to_pylist())
-        return cls(cast("Run", run), rows, windows)
-
-    def _tables(self) -> Mapping[str, pyarrow.Table]:
-        return {"result": self.table, "windows": declared.WINDOWS_ROWS.table(self.windows)}
 
 
 @dataclass(frozen=True)

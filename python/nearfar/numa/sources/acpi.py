@@ -19,8 +19,6 @@ from pathlib import Path
 from nearfar.errors import NearfarError
 from nearfar.numa.node import Node
 
-SUMMARY = "ACPI SRAT, SLIT, HMAT, NFIT"
-
 _HEADER = 36
 #: A line of a dump: offset, up to sixteen bytes, other text.
 _LINE = re.compile(r"^\s*([0-9A-Fa-f]{4,16})h?:((?: [0-9A-Fa-f]{2}){1,16})(?:\s|$)", re.MULTILINE)
@@ -37,7 +35,7 @@ _HMAT_VALUES = {
 _PERSISTENT = uuid.UUID("66f0d379-b4f3-4074-ac43-0d3318b78cdb").bytes_le
 
 
-def knows(path: Path, text: str) -> bool:
+def knows(text: str) -> bool:
     """Whether a file is one of the tables, or a dump that has one."""
     if _is_binary(text):
         return True

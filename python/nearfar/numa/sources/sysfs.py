@@ -12,15 +12,13 @@ from pathlib import Path
 from nearfar.errors import NearfarError
 from nearfar.numa.node import Node
 
-SUMMARY = "/sys/devices/system/node"
+
+def knows(path: Path) -> bool:
+    """Whether a folder has folders such as ``node0``."""
+    return bool(_nodes(path))
 
 
-def knows(path: Path, text: str) -> bool:
-    """Whether ``path`` is a folder with folders such as ``node0``."""
-    return path.is_dir() and any(_nodes(path))
-
-
-def read(path: Path, text: str) -> list[Node]:
+def read(path: Path) -> list[Node]:
     """Read every node that has memory."""
     numbers = {number for number, _ in _nodes(path)}
     nodes = []
