@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 import shutil
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,27 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from measure import BenchError, Finished, nearfar, run
-from programs import PROGRAMS
 
-#: A safe lower estimate: `gzip -dc` makes about twelve references for each byte of :func:`text`.
+from nearfar.inputs import words as write_words
+
+#: A safe lower estimate: `gzip -dc` makes about fourteen references for each byte of text.
 REFS_PER_BYTE = 10
 QEMU = "qemu-x86_64"
-
-
-def text(size: int) -> bytes:
-    """``size`` bytes of words drawn by Zipf's law, which compress about as prose does."""
-    draw = random.Random(1)
-    letters = "etaoinshrdlucmfwypvbgkjqxz"
-    weights = [1 / (rank + 2) for rank in range(len(letters))]
-    words = ["".join(draw.choices(letters, weights, k=draw.randint(2, 10))) for _ in range(8000)]
-    shares = [1 / (rank + 1) for rank in range(len(words))]
-    made: list[str] = []
-    length = 0
-    while length < size:
-        more = " ".join(draw.choices(words, shares, k=4096)) + "\n"
-        made.append(more)
-        length += len(more)
-    return "".join(made).encode()[:size]
 
 
 @dataclass
@@ -45,8 +29,8 @@ class Inputs:
 
     Attributes:
         scratch: a folder for this run only; the caller removes it.
-        refs: minimum references of the capture. The Zipf and uniform traces have a third of this
-            number, or all of it if it is below a million.
+        refs: minimum references of the capture. The Zipf trace has a third of this number,
+            or all of it if it is below a million.
         zipf_pages: pages of the Zipf trace.
         engine: the built `nearfar-bench`.
         remarks: what the reader of the figures must know, such as skipped cases.
@@ -63,10 +47,12 @@ class Inputs:
     machine_file: str = ""
 
     def compressed(self, size: int) -> Path:
-        """A gzip file of ``size`` bytes of text."""
+        """A gzip file of ``size`` bytes of text, which compresses about as prose does."""
         path = self.scratch / f"text-{size}.gz"
         if not path.exists():
-            path.write_bytes(gzip.compress(text(size), mtime=0))
+            plain = path.with_suffix("")
+            write_words(plain, bytes=size)
+            path.write_bytes(gzip.compress(plain.read_bytes(), mtime=0))
         return path
 
     def command(self, size: int) -> list[str]:
@@ -121,24 +107,6 @@ class Inputs:
         to = self.scratch / "zipf.trace"
         refs = self.refs if self.refs < 1_000_000 else self.refs // 3
         return self.generate("zipf", to, refs, self.zipf_pages, "--alpha", "1")
-
-    @cached_property
-    def uniform(self) -> Path:
-        """A trace as long as the Zipf trace, over as many pages, uniformly distributed."""
-        refs = self.refs if self.refs < 1_000_000 else self.refs // 3
-        return self.generate("uniform", self.scratch / "uniform.trace", refs, self.zipf_pages)
-
-    @cached_property
-    def graph(self) -> Path | None:
-        """The capture of a graph program with a large footprint; ``None`` without QEMU or gcc."""
-        program = next(program for program in PROGRAMS if program.name == "graph")
-        if not self.can_capture or program.missing():
-            self.remarks.append("graph: QEMU or gcc is not there; its capture is left out")
-            return None
-        to = self.scratch / "graph.trace"
-        scale = 2.0 if self.refs >= 1_000_000 else 0.1
-        run(nearfar("capture", "--force", "-o", to, "--", *program.make(self.scratch, scale)))
-        return to
 
     def generate(self, name: str, to: Path, refs: int, pages: int, *more: str) -> Path:
         """A generated trace of 4 KiB pages."""

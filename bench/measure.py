@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -168,11 +167,6 @@ def run(
         said = errors.decode(errors="replace").strip().splitlines() or ["said nothing"]
         raise BenchError(f"{command[0]}: ended with {child.returncode}: {said[-1]}")
     return Finished(seconds, usage.ru_maxrss * 1024, output.decode())
-
-
-def own_peak_bytes() -> int:
-    """Peak memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def alone(

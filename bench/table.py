@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,11 @@ def summary(rows: Iterable[dict[str, Any]]) -> str:
         met = {True: "met", False: "**missed**", None: ""}[one["holds"]]
         lines.append(f"| {one['name']} | {text} {one['unit']} | {one['goal']} | {met} |")
     return "\n".join(lines) + "\n"
+
+
+def figures(case: str) -> Callable[[], str]:
+    """The function that makes the table of all rows of a case's record."""
+    return lambda: summary(recorded(case)["rows"])
 
 
 def cells(row: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ The sources are one JSON text, ``nearfar._engine.schema()``, and the declaration
   and as types (:mod:`nearfar.declared`);
 * tables of the site, in place of ``<!-- declared: WHAT -->`` in ``docs/*.md``, where WHAT is
   ``options COMMAND``, ``columns COMMAND [TABLE]``, ``names REGISTRY``, ``policies`` (of tiering),
-  ``record CASE TABLE`` (what a case of the bench recorded: ``TABLES`` of :data:`RECORDS`),
+  ``record CASE TABLE`` (what a case of the bench recorded: ``TABLES`` of its module),
   ``conform`` (what ``make conform`` knows to differ), ``learnt``, ``found STUDY [PAPER]``,
   ``vms STUDY`` (of the papers, ``docs/learnt.py``).
 
@@ -54,25 +54,11 @@ IN_PYTHON = {
     "workload": "nearfar.workload",
 }
 
-#: For each case of the bench with a record, the module below ``bench`` with its ``TABLES``.
+#: The module below ``bench`` with the ``TABLES`` of a case, if it is not that of the case.
 RECORDS = {
     "kernel-faults": "kernel_tables",
-    "mglru-guest": "cases.mglru_guest",
-    "tiering-guest": "cases.tiering_guest",
     "page-gain": "gain_tables",
-    "first-access": "cases.first_access",
-    "thp": "cases.thp",
-    "thp-guest": "cases.thp_guest",
     "guest-pages": "guest_tables",
-    "real-programs": "cases.real_programs",
-    "live": "cases.live",
-    "epf": "cases.epf",
-    "fit-choice": "cases.fit_choice",
-    "watch": "cases.watch",
-    "watch-cost": "cases.watch_cost",
-    "big": "cases.big",
-    "captured-sample": "cases.captured_sample",
-    "vm": "cases.vm",
 }
 
 _STUB = """# Types of what nearfar.declared holds. Made by `make declared`; not to be edited.
@@ -263,7 +249,8 @@ def table(what: str, declared: dict[str, Any]) -> str:
     elif kind == "record":
         sys.path.insert(0, str(ROOT / "bench"))
         case, table = name.split()
-        made: str = importlib.import_module(RECORDS[case]).TABLES[table]()
+        module = RECORDS.get(case, f"cases.{case.replace('-', '_')}")
+        made: str = importlib.import_module(module).TABLES[table]()
         return made
     elif kind in ("learnt", "found", "vms"):
         sys.path.insert(0, str(ROOT / "docs"))

@@ -1,21 +1,20 @@
 """Writes the pages of the site that are generated from the program itself.
 
 ``docs/conf.py`` calls :func:`write` before Sphinx reads any page: commands (from the declarations
-behind ``--help``), the machine file (from its JSON Schema), the papers' numbers beside ours (from
-``nearfar reproduce`` on the bundled captures) and the Python API (Sphinx reads the docstrings).
+behind ``--help``), the machine file (from its JSON Schema), the papers' numbers beside ours (as
+:mod:`learnt` recorded them) and the Python API (Sphinx reads the docstrings).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+import learnt
+
 #: Modules without a page of their own: commands, and parts of a module that has a page.
 NOT_API = ("nearfar.cli", "nearfar.report", "nearfar.reproduce.", "nearfar.emit.")
 
@@ -27,7 +26,7 @@ def write(folder: Path) -> list[Path]:
     pages = {
         "commands": write_markdown(),
         "machine-file": machine_file(),
-        "validation": validation(folder / "validation"),
+        "validation": validation(),
         "python": python(),
         **{f"api/{name}": module(name) for name in modules()},
     }
@@ -140,58 +139,20 @@ def cell(text: str) -> str:
 # --- the papers' numbers
 
 
-def validation(cache: Path) -> str:
-    """Every published number and statement beside ours. Results are cached in ``cache``."""
-    from nearfar import reproduce
-    from nearfar.papers import label
-    from nearfar.report.reproduce import summary, value, verdict
+def validation() -> str:
+    """Every published number and statement beside ours, as recorded in ``docs/found.json``."""
+    from nearfar.report.reproduce import summary
+    from nearfar.reproduce import Reproduced
 
     parts = [
         "# Validation",
-        "What the papers publish and what nearfar finds, from the small captures in its "
-        "repository: made by `nearfar reproduce STUDY` when this site was built. A row holds if "
-        "ours lies within the tolerance, which is stated before anything is run "
-        "([reproduce.md](../../docs/reproduce.md)).",
+        "What the papers publish and what `nearfar reproduce --all` finds, from the small captures "
+        "in the repository. A row holds if ours lies within the tolerance, which is stated before "
+        "anything is run ([reproduce.md](../../docs/reproduce.md)).",
     ]
-    for study in reproduce.names():
-        found = reproduced(study, cache)
-        parts += [f"## {study}", summary(reproduce.Reproduced(found["rows"], found["run"]))]
-        rows = [
-            "| " + " | ".join([
-                label(row["paper"]), cell(row["item"]), cell(value(row["published"])),
-                value(row["ours"]),
-                cell(row["unit"]), cell(row["tolerance"]), verdict(row),
-                cell(row["note"]),
-            ]) + " |"
-            for row in found["rows"]
-        ]  # fmt: skip
-        head = "| paper | published | value | ours | unit | tolerance | holds | seen |"
-        parts.append("\n".join([head, "|" + "---|" * 8, *rows]))
+    for study, rows in sorted(learnt.recorded().items()):
+        parts += [f"## {study}", summary(Reproduced(rows, {})), learnt.table(study).rstrip()]
     return "\n\n".join(parts) + "\n"
-
-
-def reproduced(study: str, cache: Path) -> dict[str, Any]:
-    """The result of a study; from ``cache`` if its inputs have not changed since."""
-    from nearfar.reproduce import reproduce
-
-    key = hashlib.sha256()
-    inputs = [*ROOT.glob("papers/**/*.toml"), *ROOT.glob("python/nearfar/*.py")]
-    inputs += [*ROOT.glob("python/nearfar/reproduce/*.py"), *ROOT.glob("python/nearfar/numa/*.py")]
-    inputs += [
-        *ROOT.glob("python/nearfar/_engine*.so"),
-        *ROOT.glob("tests/data/captures/**/*.parquet"),
-    ]
-    for path in sorted(inputs):
-        key.update(hashlib.sha256(path.read_bytes()).digest())
-    path = cache / f"{study}-{key.hexdigest()[:16]}.json"
-    if not path.is_file():
-        text = reproduce(study).to_json()
-        cache.mkdir(parents=True, exist_ok=True)
-        for old in cache.glob(f"{study}-*.json"):
-            old.unlink()
-        path.write_text(text, encoding="utf-8")
-    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return result
 
 
 # --- Python

@@ -14,7 +14,7 @@ import numpy as np
 from inputs import Inputs
 from measure import Row, capture, row
 from programs import PROGRAMS
-from table import recorded, summary
+from table import figures, recorded
 
 from cases.mglru_guest import ENVIRONMENT
 from nearfar import units
@@ -139,11 +139,6 @@ def share(lost: Sequence[float]) -> float:
     return 100 * sum(one <= 5 for one in lost) / len(lost)
 
 
-def figures() -> str:
-    """The record's rows as a Markdown table."""
-    return summary(recorded(NAME)["rows"])
-
-
 def programs() -> str:
     """The choice for each program on each storage."""
     cells = recorded(NAME)["cells"]
@@ -161,4 +156,4 @@ def _cell(cell: Mapping[str, Any]) -> str:
     return chosen if chosen == best else f"{chosen} ({best}, {units.percent(cell['lost'])})"
 
 
-TABLES = {"figures": figures, "programs": programs}
+TABLES = {"figures": figures(NAME), "programs": programs}

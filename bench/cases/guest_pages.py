@@ -25,7 +25,7 @@ from measure import BenchError, Row, interval, nearfar, row, run
 from cases.page_gain import kept_memory
 from nearfar import workload
 from nearfar.apply import counters
-from nearfar.apply.measure import huge_pages
+from nearfar.apply.measure import huge_pages, kib
 from nearfar.apply.setting import BASE, SYSFS, applied, short, switches
 from nearfar.errors import NearfarError
 from nearfar.guest import Guest, Hardware, Node
@@ -257,8 +257,8 @@ class Laps:
         stat = kernel.read_statistics(self._group)
         lap: dict[str, Any] = {name: after[name] - self._before[name] for name in after}
         lap["kernel_bytes"] = self._where.kernel_bytes(self._group, stat)
-        lap["touched_bytes"] = sizes_of(process, "Referenced")
-        lap["held_bytes"] = sizes_of(process, "Anonymous")
+        lap["touched_bytes"] = kib(process, "smaps_rollup", "Referenced:") << 10
+        lap["held_bytes"] = kib(process, "smaps_rollup", "Anonymous:") << 10
         self.found.append(lap)
 
     def _process(self) -> int:
@@ -306,12 +306,6 @@ def swapped(page_bytes: int) -> dict[str, int]:
     for name in ("swpout", "swpout_fallback", "swpin"):
         found[name] = int((folder / name).read_text()) if folder.exists() else 0
     return found
-
-
-def sizes_of(process: int, name: str) -> int:
-    """The field ``name`` of ``smaps_rollup``, bytes."""
-    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
 
 
 def spent(lap: dict[str, Any]) -> float:

@@ -14,7 +14,7 @@ import kernel
 from inputs import Inputs
 from measure import BenchError, Row, judged, ratios, row
 from programs import HERE
-from table import recorded, summary
+from table import figures
 
 from nearfar import live
 
@@ -169,10 +169,5 @@ def processor_seconds(words: Sequence[str]) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def figures() -> str:
-    """The record's rows as a Markdown table."""
-    return summary(recorded(NAME)["rows"])
-
-
 #: Tables of docs/validation.md, by name.
-TABLES = {"rows": figures}
+TABLES = {"rows": figures(NAME)}

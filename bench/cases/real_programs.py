@@ -26,6 +26,8 @@ from programs import HERE
 from table import recorded
 
 from nearfar import live
+from nearfar.apply.measure import kib
+from nearfar.processes import process_tree
 from nearfar.run_folder import open_run
 
 NAME = "real-programs"
@@ -158,35 +160,13 @@ def alone(command: Sequence[str], made: Path) -> tuple[str, int, float]:
         child = subprocess.Popen(_filled(command, made, folder), stdout=output, cwd=folder)
         most = 0
         while child.poll() is None:
-            most = max([most, *map(_private, live_descendants(child.pid))])
+            tree = process_tree(child.pid)
+            most = max([most, *(kib(pid, "status", "RssAnon:") << 10 for pid in tree)])
             time.sleep(0.005)
         if child.returncode != 0:
             raise BenchError(f"{NAME}: {command[0]} alone ended with {child.returncode}")
         output.seek(0)
         return _digest(output.read()), most, time.monotonic() - began
-
-
-def live_descendants(root: int) -> list[int]:
-    """A process and its descendants."""
-    family = [root]
-    # The loop also visits what it appends.
-    for pid in family:
-        try:
-            tasks = [*Path(f"/proc/{pid}/task").iterdir()]
-            for task in tasks:
-                family += [int(word) for word in (task / "children").read_text().split()]
-        except OSError:
-            continue
-    return family
-
-
-def _private(pid: int) -> int:
-    """Resident anonymous bytes of a process; 0 if it has ended."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
 
 
 def _digest(output: bytes) -> str:
@@ -219,7 +199,7 @@ def managed(
             try:
                 child.wait(timeout)
             except subprocess.TimeoutExpired:
-                for pid in reversed(live_descendants(child.pid)):
+                for pid in reversed(process_tree(child.pid)):
                     os.kill(pid, signal.SIGKILL)
                 child.wait()
                 return {"outcome": "late", "seconds": timeout, "why": ""}

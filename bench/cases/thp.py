@@ -16,7 +16,7 @@ import kernel
 from inputs import Inputs
 from measure import BenchError, Row, alone, capture, interval, nearfar, percent, row, run
 from programs import HERE, MANAGED, PROGRAMS, Program
-from table import recorded, summary
+from table import figures, recorded
 from undo import undoing
 
 from cases.page_gain import kept_memory, ready
@@ -332,10 +332,5 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def figures() -> str:
-    """The record's rows as a Markdown table."""
-    return summary(recorded(NAME)["rows"])
-
-
 #: Tables of docs/validation.md, by name.
-TABLES = {"figures": figures, "cells": table}
+TABLES = {"figures": figures(NAME), "cells": table}

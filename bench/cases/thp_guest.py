@@ -16,7 +16,7 @@ import kernel
 from inputs import Inputs
 from measure import BenchError, Row, capture, run
 from programs import HERE
-from table import recorded, summary
+from table import figures, recorded
 
 from cases import thp
 from cases.thp import COUNTERS, POLICIES, TENTHS
@@ -182,11 +182,6 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
     return thp.memory_rows(NAME, cells) + thp.count_rows(NAME, cells)
 
 
-def figures() -> str:
-    """The record's rows as a Markdown table."""
-    return summary(recorded(NAME)["rows"])
-
-
 def table() -> str:
     """Every cell as Markdown, largest error of memory first; counts as "measured, predicted"."""
     lines = [
@@ -202,4 +197,4 @@ def table() -> str:
 
 
 #: Tables of docs/validation.md, by name.
-TABLES = {"figures": figures, "cells": table}
+TABLES = {"figures": figures(NAME), "cells": table}

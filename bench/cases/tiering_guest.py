@@ -19,7 +19,7 @@ from typing import Any
 from inputs import Inputs
 from measure import BenchError, Row, row
 from programs import HERE
-from table import recorded, summary
+from table import figures, recorded
 
 from nearfar import machine as machines
 from nearfar.errors import NearfarError
@@ -304,11 +304,6 @@ def rows(cells: list[dict[str, Any]]) -> list[Row]:
     return made
 
 
-def figures() -> str:
-    """The record's rows as a Markdown table."""
-    return summary(recorded(NAME)["rows"])
-
-
 def table() -> str:
     """Every cell: counts, and shares of accesses by tenth; each measured, then predicted."""
     lines = [
@@ -327,4 +322,4 @@ def table() -> str:
 
 
 #: Tables of docs/validation.md, by name.
-TABLES = {"figures": figures, "cells": table}
+TABLES = {"figures": figures(NAME), "cells": table}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from inputs import Inputs
 from measure import BenchError, Row, capture, nearfar, ratios, row, run
-from table import recorded, summary
+from table import figures
 
 from nearfar.guest import Guest, Hardware, Node
 
@@ -124,10 +124,5 @@ def references(inputs: Inputs, folder: Path, words: list[str]) -> int:
     return int(kinds["load"] + kinds["store"])
 
 
-def figures() -> str:
-    """The rows of the saved results as a Markdown table."""
-    return summary(recorded(NAME)["rows"])
-
-
 #: Tables of docs/validation.md, by name.
-TABLES = {"figures": figures}
+TABLES = {"figures": figures(NAME)}

@@ -23,7 +23,7 @@ import kernel
 from inputs import Inputs
 from measure import BenchError, Row, row
 from programs import HERE
-from table import recorded, summary
+from table import figures, recorded
 
 import nearfar
 from nearfar.errors import NearfarError
@@ -385,10 +385,5 @@ def every_cell() -> str:
     return "\n".join(lines) + "\n"
 
 
-def figures() -> str:
-    """The record's rows as a Markdown table."""
-    return summary(recorded(NAME)["rows"])
-
-
 #: Tables of docs/validation.md, by name.
-TABLES = {"cells": every_cell, "figures": figures}
+TABLES = {"cells": every_cell, "figures": figures(NAME)}

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from inputs import Inputs
 from measure import BenchError, Row, judged, nearfar, row, run
-from table import recorded, summary
+from table import figures
 
 NAME = "watch-cost"
 SUMMARY = "Redis under load, with and without nearfar watch"
@@ -137,10 +137,5 @@ def counts(pid: int, wire: socket.socket) -> tuple[float, float, float]:
     return done, used, time.monotonic()
 
 
-def figures() -> str:
-    """The record's rows as a Markdown table."""
-    return summary(recorded(NAME)["rows"])
-
-
 #: Tables of docs/validation.md, by name.
-TABLES = {"figures": figures}
+TABLES = {"figures": figures(NAME)}

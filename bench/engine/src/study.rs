@@ -11,20 +11,14 @@ use crate::arguments::Arguments;
 use crate::decode::decode;
 use crate::measure::Rounds;
 
-pub const OPTIONS: &[&str] =
-    &["--rounds", "--threads", "--page-sizes", "--decode", "--lifetimes", "--replacement"];
+pub const OPTIONS: &[&str] = &["--rounds", "--threads", "--decode", "--replacement"];
 
 /// Run the study; `--threads 0` is one thread per core, `--decode 1` also times decoding alone.
 pub fn run(arguments: &Arguments) -> Result<Value> {
     // Other options have the defaults of `nearfar paging`.
     let mut given = BTreeMap::new();
-    if let Some(sizes) = arguments.list("--page-sizes")? {
-        let sizes: Vec<String> = sizes.iter().map(u64::to_string).collect();
-        given.insert("page_sizes".to_owned(), sizes.join(",").as_str().into());
-    }
-    // Off by default, because libCacheSim has no events that end the lifetime of pages.
-    let lifetimes = arguments.option::<String>("--lifetimes")?;
-    given.insert("lifetimes".to_owned(), lifetimes.as_deref().unwrap_or("off").into());
+    // Off, because libCacheSim has no events that end the lifetime of pages.
+    given.insert("lifetimes".to_owned(), "off".into());
     if let Some(policy) = arguments.option::<String>("--replacement")? {
         given.insert("replacement".to_owned(), policy.as_str().into());
     }

@@ -7,30 +7,16 @@ use std::time::Instant;
 use nearfar_hardware::Machine;
 use nearfar_hardware::table::on_huge_pages;
 use nearfar_kernel::tiering::{Settings, find, make};
-use nearfar_schema::units::MemorySize;
-use nearfar_schema::{Given, Value as _};
 use nearfar_study::tiering::engine::Block;
 use nearfar_study::tiering::workload::{Mix, Shape, generated};
 use nearfar_study::tiering::{Options, PolicySource, run as simulate};
-use nearfar_trace::{Error, Result};
+use nearfar_trace::Result;
 use serde_json::{Value, json};
 
 use crate::arguments::Arguments;
 use crate::measure::Rounds;
 
-pub const OPTIONS: &[&str] = &[
-    "--rounds",
-    "--policy",
-    "--mix",
-    "--scale",
-    "--threads",
-    "--seeds",
-    "--machine",
-    "--knob",
-    "--fast-mib",
-    "--slow-mib",
-    "--cost-scale",
-];
+pub const OPTIONS: &[&str] = &["--rounds", "--policy", "--scale"];
 
 /// Reads of [`read_at_random`].
 const READS: u64 = 100_000_000;
@@ -51,36 +37,23 @@ fn read_at_random(table: &[u8]) -> u64 {
 /// simulating them under each policy, and random reads of a table as large as the peak memory of a run.
 pub fn run(arguments: &Arguments) -> Result<Value> {
     let scale: f64 = arguments.option("--scale")?.unwrap_or(1.0);
-    let asked: String = arguments.option("--mix")?.unwrap_or_else(|| "write".to_owned());
-    let mix = Mix::read(&Given::Text(asked)).map_err(|what| Error::input("--mix", what, ""))?;
     let shape = Shape {
         scrambled: true,
         hottest_first: false,
-        mix,
+        mix: Mix::Write,
         rounds: 4, // after a warm-up round
         scale,
         huge: false,
         rss_gib: None,
         wss_gib: None,
     };
-    let machine: String = arguments.option("--machine")?.unwrap_or_else(|| "cxl-a".to_owned());
-    let machine = Machine::load(&machine, Path::new("machines"))?;
-    let mut options = Options::new(&machine, arguments.option("--cost-scale")?.unwrap_or(1.0))?;
+    let machine = Machine::load("cxl-a", Path::new("machines"))?;
+    let mut options = Options::new(&machine, 1.0)?;
     options.scale = scale;
-    let mib =
-        |flag| Ok::<_, Error>(arguments.option(flag)?.map(|mib: u64| MemorySize::Bytes(mib << 20)));
-    options.fast = mib("--fast-mib")?.into_iter().collect();
-    options.slow = mib("--slow-mib")?;
-    options.threads = arguments.option("--threads")?.unwrap_or(1);
-    let seeds: u64 = arguments.option("--seeds")?.unwrap_or(1);
-    let seeds: Vec<u64> = (1..=seeds).collect();
+    options.threads = 1;
     let names: Vec<String> =
         arguments.list("--policy")?.unwrap_or_else(|| vec!["nomad".to_owned()]);
-    let mut settings = Settings { scale, ..Settings::default() };
-    for knob in arguments.list::<String>("--knob")?.unwrap_or_default() {
-        let (name, value) = knob.split_once('=').unwrap_or((&knob, ""));
-        settings.values.insert(name.to_owned(), value.to_owned());
-    }
+    let settings = Settings { scale, ..Settings::default() };
 
     let began = Instant::now();
     let workload = Arc::new(generated(arguments.name(), &shape)?);
@@ -116,7 +89,7 @@ pub fn run(arguments: &Arguments) -> Result<Value> {
             };
             let (programs, sources) = (std::slice::from_ref(&workload), [source]);
             let found =
-                rounds.time(|| simulate(&options, programs, &sources, &seeds, &mut |_| Ok(())))?;
+                rounds.time(|| simulate(&options, programs, &sources, &[1], &mut |_| Ok(())))?;
             rows.extend(found.rows);
         }
     }

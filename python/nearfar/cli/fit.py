@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import Annotated, Unpack
 
 import typer
 
@@ -11,10 +11,6 @@ from nearfar.cli._study import Format, check_format, print_rows
 from nearfar.declared import fit as declared
 from nearfar.errors import NearfarError
 from nearfar.schema import takes
-
-if TYPE_CHECKING:
-    from nearfar.fit import Fits
-    from nearfar.models import Fit
 
 GROUP = "Ask"
 SETTINGS = {"epilog": "Example: nearfar fit --csv measured.csv --machine nvme --predict 8K,32K"}
@@ -60,51 +56,8 @@ def run(
         decision = decide(fits, machine, storage)
     if print_rows(decision or fits, output_format):
         return
-    for each in fits:
-        _print(each, fits)
-    if decision is not None:
-        from nearfar.report.fit import decision as shown
-        from nearfar.report.tables import show
-
-        show(shown(decision))
-
-
-def _memory(one: Fit) -> str:
-    if one.memory_fraction is not None:
-        return f", memory {100 * one.memory_fraction:g} %"
-    return "" if one.memory_bytes is None else f", memory {one.memory_bytes} bytes"
-
-
-def _print(one: Fit, fits: Fits) -> None:
-    from rich.text import Text
-
-    from nearfar.models import MODELS
-    from nearfar.report.fitted import Table
     from nearfar.report.tables import show
 
-    name = {"tlb": "TLB miss rate", "fault": "Page fault rate"}[one.quantity]
-    style = {"good": "green", "fair": "yellow", "bad": "bold red"}[one.verdict]
-    show(Text.assemble((name, "bold"), f"{_memory(one)}: {MODELS[one.model].formula}, p in KiB"))
-    show(Text.assemble((one.verdict, style), f": {one.reason}"))
-    if one.aic is not None:
-        show(f"AIC {one.aic:.4g}")
-    if not one.coefficients:
-        return
-    table = Table()
-    table.add_column("coefficient")
-    table.add_column("value", justify="right")
-    table.add_column(f"{100 * one.confidence:g} % interval")
-    for coefficient, value in one.coefficients.items():
-        pair = one.intervals and one.intervals[coefficient]
-        table.add_row(
-            coefficient,
-            f"{value:.6g}",
-            f"{pair[0]:.6g} .. {pair[1]:.6g}" if pair else "not determined",
-        )
-    show(table)
-    table = Table()
-    for heading in ("page bytes", "predicted", "measured"):
-        table.add_column(heading, justify="right")
-    for size, rate, measured in fits.points(one):
-        table.add_row(str(size), f"{rate:.6g}", "" if measured is None else f"{measured:.6g}")
-    show(table)
+    show(fits.view())
+    if decision is not None:
+        show(decision.view())

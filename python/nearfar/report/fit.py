@@ -1,6 +1,8 @@
-"""Fitted models as a text table."""
+"""Fitted models, and the page sizes chosen from them, as text."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -9,33 +11,48 @@ from nearfar import units
 from nearfar.advise.measured import Decision
 from nearfar.declared import fit as declared
 from nearfar.fit import Fits
-from nearfar.models import FitDict
+from nearfar.models import MODELS, Fit
 from nearfar.report.cells import optional
+from nearfar.report.fitted import Table
 from nearfar.report.tables import listing
 
-_NAMES = {"tlb": "TLB miss rate", "fault": "page fault rate"}
+_NAMES = {"tlb": "TLB miss rate", "fault": "Page fault rate"}
+_STYLES = {"good": "green", "fair": "yellow", "bad": "bold red"}
 
 
 def fit(result: Fits) -> RenderableType:
-    """The verdict on each model, and its coefficients."""
-    fits = [fit.to_dict() for fit in result]
-    if not fits:
-        return Text("No fits.")
-    verdicts = [f"{_name(fit)} {fit['verdict']}" for fit in fits]
-    rows = [
-        [
-            _NAMES[fit["quantity"]],
-            memory_label(fit["memory_bytes"], fit["memory_fraction"]),
-            fit["verdict"],
-            optional(fit["r2"]),
-            fit["formula"],
-            ", ".join(f"{name} {optional(v)}" for name, v in fit["coefficients"].items()),
-        ]
-        for fit in fits
-    ]
-    heads = ["rate", "memory", "verdict", "R2", "model", "coefficients"]
-    table = listing(f"Fitted models, p: page size in {fits[0]['page_unit']}", heads, rows)
-    return Group(Text(f"Fits: {', '.join(verdicts)}.", style="bold"), Text(""), table)
+    """The verdict on each model, its coefficients, and the rates that it predicts."""
+    return Group(*(part for one in result for part in _fit(one, result)))
+
+
+def _fit(one: Fit, result: Fits) -> Iterator[RenderableType]:
+    formula = f"{_memory(one)}: {MODELS[one.model].formula}, p in KiB"
+    yield Text.assemble((_NAMES[one.quantity], "bold"), formula)
+    yield Text.assemble((one.verdict, _STYLES[one.verdict]), f": {one.reason}")
+    if one.aic is not None:
+        yield Text(f"AIC {one.aic:.4g}")
+    if not one.coefficients:
+        return
+    table = Table()
+    table.add_column("coefficient")
+    table.add_column("value", justify="right")
+    table.add_column(f"{100 * one.confidence:g} % interval")
+    for coefficient, value in one.coefficients.items():
+        pair = one.intervals and one.intervals[coefficient]
+        interval = f"{pair[0]:.6g} .. {pair[1]:.6g}" if pair else "not determined"
+        table.add_row(coefficient, f"{value:.6g}", interval)
+    yield table
+    table = Table()
+    table.add_columns(("page bytes", "predicted", "measured"), justify="right")
+    for size, rate, measured in result.points(one):
+        table.add_row(str(size), f"{rate:.6g}", "" if measured is None else f"{measured:.6g}")
+    yield table
+
+
+def _memory(one: Fit) -> str:
+    if one.memory_fraction is not None:
+        return f", memory {100 * one.memory_fraction:g} %"
+    return "" if one.memory_bytes is None else f", memory {one.memory_bytes} bytes"
 
 
 def decision(result: Decision) -> RenderableType:
@@ -73,11 +90,6 @@ def _chosen(row: declared.DecisionRow, memory: str) -> str:
     )
     time = units.duration(row["time_ns"])
     return f"{where}: {units.size(row['page_bytes'])} pages, {time}{saved}{measured}{error}."
-
-
-def _name(fit: FitDict) -> str:
-    memory = memory_label(fit["memory_bytes"], fit["memory_fraction"])
-    return f"{_NAMES[fit['quantity']]} {memory}".rstrip()
 
 
 def memory_label(size: int | None, fraction: float | None) -> str:

@@ -41,7 +41,6 @@ def paging(
     width: int | None = None,
     height: int = 16,
     stream: IO[str] | None = None,
-    series: int = 4,
     full: bool = False,
 ) -> str:
     """The plots, one above the other.
@@ -51,8 +50,8 @@ def paging(
         width: columns; by default the terminal's (80 in a pipe).
         height: lines of each plot, at least 8.
         stream: where the plots are printed (standard output by default), which decides on colours.
-        series: the maximum number of memory sizes, 1 to 5, evenly spaced over those studied.
-        full: add the rates to the plot of time against memory size.
+        full: add the rates to the plot of time against memory size. Fault rates are of at most
+            four memory sizes, evenly spaced over those studied.
 
     Returns:
         Text that ends in a newline: the plots, or the reason for none if ``width`` is below
@@ -64,7 +63,7 @@ def paging(
     curves = answers.memory_curves(result)
     plots = [_memory(curves, "memory")] if curves else []
     if full or not curves:
-        chosen = findings.spread(findings.memories(result), min(max(series, 1), len(_MARKS)))
+        chosen = findings.spread(findings.memories(result), 4)
         faults = [
             (f"{memory.label} memory", _points(result, "fault_rate", memory)) for memory in chosen
         ]
@@ -77,15 +76,9 @@ def paging(
     return _drawn(plots, width, height, stream)
 
 
-def memory(
-    curves: Sequence[MemoryCurve],
-    what: str,
-    width: int | None = None,
-    height: int = 16,
-    stream: IO[str] | None = None,
-) -> str:
+def memory(curves: Sequence[MemoryCurve], what: str) -> str:
     """The plot of time against the size of ``what``, such as "memory"; see :func:`paging`."""
-    return _drawn([_memory(curves, what)], width, height, stream)
+    return _drawn([_memory(curves, what)])
 
 
 def by_size(title: str, lines: Sequence[Series], width: int = 80, height: int = 16) -> str:
@@ -94,7 +87,12 @@ def by_size(title: str, lines: Sequence[Series], width: int = 80, height: int = 
     return units.ascii_frame(_text(plot, width, height, colour=False))
 
 
-def _drawn(plots: Sequence[_Plot], width: int | None, height: int, stream: IO[str] | None) -> str:
+def _drawn(
+    plots: Sequence[_Plot],
+    width: int | None = None,
+    height: int = 16,
+    stream: IO[str] | None = None,
+) -> str:
     target = sys.stdout if stream is None else stream
     colour = coloured(target)
     columns = shutil.get_terminal_size((80, 24)).columns if width is None else width

@@ -386,8 +386,9 @@ def published(name: str) -> str:
 def within_tolerance(published: float | str, ours: float, tolerance: str) -> bool:
     """Whether ``ours`` agrees with the published value.
 
-    Tolerances: ``>= 3``, ``<= 3``, ``3 to 9`` (of ours alone); ``equal``, ``within 0.1``
-    (absolute), ``within 10%`` (of the published value), ``factor 2`` (either way).
+    Tolerances: ``>= 3``, ``<= 3``, ``above 3``, ``below 3``, ``3 to 9`` (of ours alone);
+    ``equal``, ``within 0.1`` (absolute), ``within 10%`` (of the published value), ``factor 2``
+    (either way).
 
     Raises:
         NearfarError: the tolerance is invalid, or needs a published number.
@@ -426,6 +427,8 @@ _ROUNDING: Final = 1e-9
 _ALONE: Final[dict[str, Callable[[float, Sequence[float]], bool]]] = {
     rf">= {_NUMBER}": lambda ours, limit: ours >= limit[0] - _ROUNDING,
     rf"<= {_NUMBER}": lambda ours, limit: ours <= limit[0] + _ROUNDING,
+    rf"above {_NUMBER}": lambda ours, limit: ours > limit[0],
+    rf"below {_NUMBER}": lambda ours, limit: ours < limit[0],
     rf"{_NUMBER} to {_NUMBER}": lambda ours, limit: limit[0] <= ours <= limit[1],
 }
 _TOLERANCES: Final[dict[str, Callable[[float, float, Sequence[float]], bool]]] = {

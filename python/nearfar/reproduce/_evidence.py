@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -31,7 +32,7 @@ from nearfar.filter import view
 from nearfar.paging_findings import USUAL_PAGE
 from nearfar.reproduce import _views, published
 from nearfar.schema import default
-from nearfar.workload import trace_name
+from nearfar.workload import capture, load, trace_name
 
 Array = npt.NDArray[np.float64]
 
@@ -214,30 +215,43 @@ def simulation(
     vm: bool = False,
 ) -> Iterator[Simulation]:
     """Open a :class:`Simulation`; its views are removed when it is closed."""
-    missing = [name for name in PROGRAMS if not has_capture(traces, name, vm)]
-    if missing:
-        raise no_captures(traces, missing, vm)
     with ExitStack() as stack:
         yield Simulation(traces, stack, threads, progress, vm)
 
 
-def has_capture(traces: Path, name: str, vm: bool) -> bool:
-    """Whether a folder has the capture of a workload."""
-    return (traces / trace_name(name, vm) / "trace.json").is_file()
+def captures(
+    names: Sequence[str], full: bool, traces: str | Path | None, vm: bool, stack: ExitStack
+) -> Path | None:
+    """The folder with captures of these workloads; None: they come with the sources.
 
+    With ``full``, missing captures are made first; without ``traces``, into a folder that ``stack``
+    removes.
 
-def no_vms() -> NearfarError:
-    """The error that captures of virtual machines do not come with the sources."""
-    fix = "give --traces FOLDER, or --full to capture"
-    return NearfarError(f"--vm: captures of virtual machines do not come with the sources; {fix}")
-
-
-def no_captures(traces: Path, missing: Sequence[str], vm: bool) -> NearfarError:
-    """The error that a folder has no captures of these workloads."""
-    words = f"{' '.join(missing)}{' --vm' if vm else ''} -o {traces}"
-    name = trace_name(missing[0], vm)
-    fix = f"capture it with `nearfar workload capture {words}`"
-    return NearfarError(f"{traces}: has no {name}; {fix}", exit_code=3)
+    Raises:
+        NearfarError: a capture is missing or cannot be made (exit code 3).
+    """
+    if traces is None and not full:
+        if vm:
+            raise NearfarError(
+                "--vm: captures of virtual machines do not come with the sources; "
+                "give --traces FOLDER, or --full to capture"
+            )
+        return None
+    if traces is None:
+        traces = stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-"))
+    folder = Path(traces)
+    files = {name: trace_name(name, vm) for name in names}
+    missing = [name for name in names if not (folder / files[name] / "trace.json").is_file()]
+    if missing and not full:
+        words = f"{' '.join(missing)}{' --vm' if vm else ''} -o {folder}"
+        fix = f"capture it with `nearfar workload capture {words}`"
+        raise NearfarError(f"{folder}: has no {files[missing[0]]}; {fix}", exit_code=3)
+    programs = list(map(load, missing))
+    for program in programs:
+        program.check_there(vm)
+    for program in programs:
+        capture(program, folder, vm=vm)
+    return folder
 
 
 class Evidence:

@@ -58,8 +58,8 @@ TABLES: Final = {
             text("unit", "Unit of `published` and `ours`."),
             text(
                 "tolerance",
-                "Allowed difference (`equal`, `within 0.1`, `within 10%`, `factor 2`, `+- 0.05`), "
-                "or limits of `ours` alone (`>= 3`, `3 to 9`, `above 1`).",
+                "Allowed difference (`equal`, `within 0.1`, `within 10%`, `factor 2`), or "
+                "limits of `ours` alone (`>= 3`, `3 to 9`, `above 1`).",
             ),
             flag(
                 "holds",

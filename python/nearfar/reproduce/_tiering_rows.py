@@ -13,6 +13,7 @@ from nearfar.declared import reproduce as declared
 from nearfar.declared import tiering as tiering_declared
 from nearfar.policy import Knobs
 from nearfar.reproduce import published as text_of
+from nearfar.reproduce import within_tolerance
 from nearfar.strict import Json
 
 Progress = Callable[[int], None] | None
@@ -82,46 +83,16 @@ def share(scale: str) -> float:
     return float(Fraction(scale))
 
 
-def near(
-    paper: str, item: str, value: float, ours: float, by: float, unit: str, note: str = ""
-) -> declared.Row:
-    """A row that holds (reproduces the paper) if the values differ by at most ``by``."""
-    return row_of(paper, item, value, ours, unit, f"+- {by:g}", abs(ours - value) <= by, note)
-
-
-def within(
-    paper: str, item: str, value: float, ours: float, factor: float, unit: str, note: str = ""
-) -> declared.Row:
-    """A row that holds if both are positive, and the larger at most ``factor`` times the other."""
-    holds = value > 0 and ours > 0 and max(value / ours, ours / value) <= factor
-    return row_of(paper, item, value, ours, unit, f"factor {factor:g}", holds, note)
-
-
-def above(
-    paper: str, item: str, value: float | str, ours: float, limit: float, unit: str, note: str = ""
-) -> declared.Row:
-    """A row that holds if ``ours`` is above a limit."""
-    return row_of(paper, item, value, ours, unit, f"above {limit:g}", ours > limit, note)
-
-
-def below(
-    paper: str, item: str, value: float | str, ours: float, limit: float, unit: str, note: str = ""
-) -> declared.Row:
-    """A row that holds if ``ours`` is below a limit."""
-    return row_of(paper, item, value, ours, unit, f"below {limit:g}", ours < limit, note)
-
-
 def row_of(
     paper: str,
     item: str,
     value: float | str,
     ours: float,
-    unit: str,
     tolerance: str,
-    holds: bool,
+    unit: str,
     note: str = "",
 ) -> declared.Row:
-    """A row; the caller computes ``holds`` as ``tolerance`` says."""
+    """A row; :func:`~nearfar.reproduce.within_tolerance` computes ``holds``."""
     return {
         "paper": paper,
         "item": item,
@@ -129,7 +100,7 @@ def row_of(
         "ours": float(f"{ours:.4g}"),
         "unit": unit,
         "tolerance": tolerance,
-        "holds": bool(holds),
+        "holds": within_tolerance(value, ours, tolerance),
         "note": note,
         "input": "",
     }

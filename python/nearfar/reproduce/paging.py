@@ -7,8 +7,6 @@ Programs similar to the papers' are simulated (:mod:`._evidence`), and each stat
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -32,8 +30,7 @@ from nearfar.reproduce._evidence import (
     Evidence,
     Setting,
     Simulation,
-    has_capture,
-    no_vms,
+    captures,
     simulation,
 )
 
@@ -96,7 +93,7 @@ def study(
         NearfarError: a trace or program is missing (exit code 3), or a trace is damaged.
     """
     with ExitStack() as stack:
-        folder = _traces(full, traces, vm, stack)
+        folder = captures(PROGRAMS, full, traces, vm, stack) or workload.bundled("views")
         simulated = stack.enter_context(simulation(folder, threads, progress, vm))
         evidence = Evidence(simulated, Setting())
         judged = rows(evidence)
@@ -157,25 +154,6 @@ def sensitivity(
         other = rows(Evidence(simulated, replace(Setting(), **changed)))  # type: ignore[arg-type]
         cases.append(compared(setting, why, other, usual))
     return cases
-
-
-def _traces(full: bool, traces: str | Path | None, vm: bool, stack: ExitStack) -> Path:
-    """The folder of the traces; with ``full``, missing captures are made first."""
-    if not full:
-        if vm and traces is None:
-            raise no_vms()
-        return workload.bundled("views") if traces is None else Path(traces)
-    if traces is None:
-        folder = Path(tempfile.mkdtemp(prefix="nearfar-"))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    else:
-        folder = Path(traces)
-    missing = [workload.load(name) for name in PROGRAMS if not has_capture(folder, name, vm)]
-    for program in missing:
-        program.check_there(vm)
-    for program in missing:
-        workload.capture(program, folder, vm=vm)
-    return folder
 
 
 # --- figures and tables of the HTML page

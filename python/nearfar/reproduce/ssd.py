@@ -27,7 +27,7 @@ from nearfar.declared import reproduce as declared
 from nearfar.declared import ssd as ssd_declared
 from nearfar.generate import generate
 from nearfar.reproduce import Reproduced, TextTable, compared, measured, published
-from nearfar.reproduce._evidence import has_capture, no_captures, no_vms
+from nearfar.reproduce._evidence import captures
 from nearfar.sizes import parse_bytes, parse_time
 from nearfar.ssd import MACHINE, SsdResult, ssd
 from nearfar.strict import Json
@@ -258,17 +258,9 @@ def _open(
     """The traces; with ``full``, a missing capture is made first."""
     program = Setting().program
     views = {name: workload.bundled() / f"{name}-pages.trace" for name in (program, "pigz-45")}
-    if traces is None and not full:
-        if vm:
-            raise no_vms()
-        return _Pigz(views, None, threads, progress)
-    temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-")))
-    folder = temporary if traces is None else Path(traces)
-    if not has_capture(folder, program, vm):
-        if not full:
-            raise no_captures(folder, [program], vm)
-        workload.capture(workload.load(program), folder, vm=vm)
-    return _Pigz(views, folder / workload.trace_name(program, vm), threads, progress)
+    folder = captures([program], full, traces, vm, stack)
+    whole = folder and folder / workload.trace_name(program, vm)
+    return _Pigz(views, whole, threads, progress)
 
 
 def view(whole: Path, to: Path, progress: Progress = None) -> Path:

@@ -104,29 +104,23 @@ def _finite(value: object) -> object:
     return value
 
 
-def table(
-    headers: Sequence[str], rows: Iterable[Sequence[str]], caption: str, marked: int | None = None
-) -> str:
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
     """A data table, with row headers in its first column.
 
     Args:
         headers: column titles, plain text.
         rows: a sequence of cells, HTML, for each row.
         caption: plain text, also for screen readers.
-        marked: index of a row to highlight.
     """
     head = "".join(f'<th scope="col">{text(h)}</th>' for h in headers)
-    body = []
-    for index, cells in enumerate(rows):
-        first, *rest = cells
-        tag = ' class="marked"' if index == marked else ""
-        body.append(
-            f'<tr{tag}><th scope="row">{first}</th>' + "".join(f"<td>{c}</td>" for c in rest)
-        )
+    body = "".join(
+        f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{c}</td>" for c in rest)
+        for first, *rest in rows
+    )
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{text(caption)}">'
         f"<table><caption>{text(caption)}</caption><thead><tr>{head}</thead>"
-        f"<tbody>{''.join(body)}</tbody></table></div>"
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 
