@@ -12,15 +12,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from conftest import HANG
+from conftest import HANG, tool
 
 FLAGS = [
     "--no-sandbox",  # the sandbox needs a user namespace, which a container may forbid
@@ -31,17 +28,6 @@ FLAGS = [
     "--no-first-run",
 ]
 _LOCAL = ("file://", "data:", "blob:")
-
-
-def chromium() -> str:
-    """Path of Chromium; without it the test is skipped, or fails where ``CI`` is set."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found:
-        return found
-    reason = "Chromium is absent: install the Debian package `chromium`"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 @contextlib.contextmanager
@@ -103,7 +89,7 @@ def settled(page: Any) -> None:
 @functools.cache
 def _browser() -> Any:
     """One Chromium for all tests of a process."""
-    executable = chromium()
+    executable = shutil.which("chromium-browser") or tool("chromium", "chromium")
     from playwright.sync_api import sync_playwright
 
     player = sync_playwright().start()

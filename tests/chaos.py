@@ -164,28 +164,30 @@ def _exists(command: str) -> bool:
     )
 
 
-def _dinero(folder: Path) -> Path:
+def _dinero(folder: Path, count: int = 150_000) -> Path:
     """A Dinero trace, the input of `import` and of captured programs."""
     path = folder / "in.din"
     if folder.is_dir() and not path.exists():
         draw = random.Random(1)
-        lines = (f"{draw.randrange(3)} {draw.getrandbits(32):x}\n" for _ in range(150_000))
+        lines = (f"{draw.randrange(3)} {draw.getrandbits(32):x}\n" for _ in range(count))
         path.write_text("".join(lines), encoding="ascii")
     return path
 
 
-def _grid(folder: Path) -> Path:
+def _grid(
+    folder: Path, name: str = "pdf", policies: str = '"clock", "lru"', page_sizes: str = "4K,64K"
+) -> Path:
     """A sweep of a few quick cells."""
     path = folder / "grid.toml"
     if folder.is_dir() and not path.exists():
         path.write_text(
             f"""study = "paging"
 [grid]
-trace = ["{_trace("pdf")}"]
-replacement = ["clock", "lru"]
+trace = ["{_trace(name)}"]
+replacement = [{policies}]
 [options]
 memory = "50%"
-page_sizes = "4K,64K"
+page_sizes = "{page_sizes}"
 """,
             encoding="utf-8",
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forks import HANG
+from nearfar.processes import process_tree
 
 
 class Broken(AssertionError):
@@ -107,13 +108,7 @@ def _wait(pid: int, until: float) -> None:
 
 def children(pid: int) -> list[int]:
     """All descendants of a process."""
-    found = []
-    with contextlib.suppress(OSError):
-        for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                for child in map(int, tasks.read_text().split()):
-                    found += [child, *children(child)]
-    return found
+    return process_tree(pid)[1:]
 
 
 def alive(pid: int) -> bool:

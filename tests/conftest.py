@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -49,15 +49,18 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def tool(name: str, package: str) -> str:
-    """Path of a tool; without it the test is skipped, or fails where ``CI`` is set."""
-    found = shutil.which(name)
-    if found:
-        return found
-    reason = f"{name} is absent: install the Debian package `{package}`"
+def lacking(reason: str) -> NoReturn:
+    """Skip the test, or fail where ``CI`` is set."""
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def tool(name: str, package: str) -> str:
+    """Path of a tool; without it the test is :func:`lacking`."""
+    return shutil.which(name) or lacking(
+        f"{name} is absent: install the Debian package `{package}`"
+    )
 
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -105,6 +108,15 @@ def nearfar(commands: str) -> Run:
     return run
 
 
+def refused(
+    done: subprocess.CompletedProcess[str], *says: str, codes: tuple[int, ...] = (2,)
+) -> None:
+    """Check that a command ended with an error of one line, which has these texts."""
+    assert done.returncode in codes and done.stdout == "", done
+    assert done.stderr.startswith("nearfar: error: ") and done.stderr.count("\n") == 1, done.stderr
+    assert all(text in done.stderr for text in says), done.stderr
+
+
 def until(condition: Callable[[], Any], what: str) -> Any:
     """Wait until ``condition`` returns something true, and return that."""
     end = time.monotonic() + HANG
@@ -130,11 +142,8 @@ def no_guest(architecture: str) -> str | None:
 
 def fetched(architecture: str) -> str:
     """The architecture, if its guests can be booted here; skips or, where ``CI`` is set, fails."""
-    reason = no_guest(architecture)
-    if reason and os.environ.get("CI"):
-        pytest.fail(reason)
-    if reason:
-        pytest.skip(reason)
+    if reason := no_guest(architecture):
+        lacking(reason)
     return architecture
 
 

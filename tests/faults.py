@@ -38,31 +38,15 @@ SIGNALS = {"map": (-6, -11), "allocate": (-6, -11)}
 
 def cases() -> list[Case]:
     """Short commands that read, compute and write."""
-    trace = "game"
-
-    def grid(folder: Path) -> Path:
-        path = folder / "grid.toml"
-        if folder.is_dir() and not path.exists():
-            path.write_text(
-                f'study = "paging"\n[grid]\ntrace = ["{chaos._trace(trace)}"]\n'
-                '[options]\nmemory = "50%"\npage_sizes = "4K"\n'
-            )
-        return path
-
-    def lines(folder: Path) -> str:
-        path = folder / "in.din"
-        if folder.is_dir() and not path.exists():
-            path.write_text("".join(f"{at % 3} {at * 64:x}\n" for at in range(5000)))
-        return str(path)
-
     found = [
-        Case("import", lambda f: ["import", lines(f), "--format", "dinero", "-o", str(f / "out")],
+        Case("import", lambda f: ["import", str(chaos._dinero(f, 5000)), "--format", "dinero",
+                                  "-o", str(f / "out")],
              "out"),
-        Case("paging", lambda f: ["paging", chaos._trace(trace), "--memory", "50%", "--page-sizes",
+        Case("paging", lambda f: ["paging", chaos._trace("game"), "--memory", "50%", "--page-sizes",
                                   "4K", "--threads", "1", "-o", str(f / "out"), "--format", "json"],
              "out"),
-        Case("sweep", lambda f: ["sweep", str(grid(f)), "-o", str(f / "out"), "--workers", "1",
-                                 "--format", "json"],
+        Case("sweep", lambda f: ["sweep", str(chaos._grid(f, "game", '"clock"', "4K")),
+                                 "-o", str(f / "out"), "--workers", "1", "--format", "json"],
              "out", (), look=chaos.look_at_cells),
     ]  # fmt: skip
     if any(case.name == "capture" for case in chaos.cases()):

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import run  # of the bench
 
 from conftest import HANG
 
 BENCH = Path(__file__).parent.parent / "bench"
-sys.path.insert(0, str(BENCH))
-
-import run  # noqa: E402 - of the bench
 
 #: Cases with test files of their own.
 TESTED = {

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from capturing import info, records
-from conftest import Run, fetched, tool
+from conftest import Run, fetched, refused, tool
 from nearfar import capture
 from nearfar.guest import Guest
 
@@ -131,9 +131,7 @@ def test_references_have_a_task(recorded: tuple[Path, str]) -> None:
     ],
 )
 def test_bad_options_are_an_error_of_one_line(nearfar: Run, words: list[str], why: str) -> None:
-    done = nearfar("capture", *words)
-    assert done.returncode == 2
-    assert why in done.stderr and done.stderr.count("\n") == 1
+    refused(nearfar("capture", *words), why)
 
 
 @pytest.mark.long("one more guest under TCG")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import declared as maker
 import pytest
 
 import nearfar
@@ -25,9 +26,6 @@ from nearfar.schema import Option, command_line
 from nearfar.tiering import tiering
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "docs"))
-
-import declared as maker  # noqa: E402
 
 SCHEMA = maker.schema()
 
@@ -145,21 +143,6 @@ def test_a_command_line_repeats_options_that_are_not_defaults() -> None:
     )
 
 
-def test_the_command_of_a_run_gives_its_rows_again(nearfar: Run) -> None:
-    import shlex
-
-    first = study.paging(
-        DATA / "captures" / "gnugo.trace",
-        page_sizes=[4096, 8192],
-        memory="30%,1M",
-        kinds=["load", "store"],
-        machine="optane-ssd",
-        write_back=True,
-    )
-    again = nearfar(*shlex.split(first.run["command"])[1:], "--format", "json")
-    assert json.loads(again.stdout)["rows"] == first.rows
-
-
 def _ssd() -> Any:
     from nearfar.ssd import ssd
 
@@ -174,6 +157,9 @@ def _ssd() -> Any:
         atomic="load+store",
         first_touch="stored",
         l2p="device",
+        disk="hdd",
+        file_data="clean",
+        bus="held",
         seed=7,
     )
 
@@ -182,6 +168,14 @@ def _ssd() -> Any:
     "ask",
     [
         _ssd,
+        lambda: study.paging(
+            DATA / "captures" / "gnugo.trace",
+            page_sizes=[4096, 8192],
+            memory="30%,1M",
+            kinds=["load", "store"],
+            machine="optane-ssd",
+            write_back=True,
+        ),
         lambda: numa.alloc(["1G", 60 << 30], mode=["kmem-dax"], allocator="user", nodes=[0, 4]),
         lambda: numa.run("40G", mode="alius,memory-mode", writes=0.25, shuffle=True, seed=3),
         lambda: numa.pair("4G", "4G", overlap=[0.0, 1.0], cache="8G", from_=1),
@@ -209,6 +203,7 @@ def _ssd() -> Any:
     ],
     ids=[
         "ssd",
+        "paging",
         "numa alloc",
         "numa run",
         "numa pair",

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from conftest import DATA, Run
+from conftest import DATA, Run, refused
 from nearfar import machine as machines
 from nearfar.devices import devices
 from nearfar.devices.models import (
@@ -117,7 +117,5 @@ def test_the_terminal_and_the_page_show_every_device(nearfar: Run, tmp_path: Pat
         assert f'<th scope="row">{name}</th>' in page
         slowdown = re.findall(r"\S+ %", line)[0]
         assert f"<span>{name}: {slowdown}</span>" in page and f"<td>{slowdown}</td>" in page
-    refused = nearfar("devices", str(REDIS), "--memory", "10%,20%")
-    assert refused.returncode == 2 and "is not one size" in refused.stderr
-    refused = nearfar("devices", str(REDIS), "--storage", "tape")
-    assert refused.returncode == 2 and "tape" in refused.stderr
+    refused(nearfar("devices", str(REDIS), "--memory", "10%,20%"), "is not one size")
+    refused(nearfar("devices", str(REDIS), "--storage", "tape"), "tape")

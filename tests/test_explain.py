@@ -14,7 +14,7 @@ import pytest
 import nearfar as package
 from capturing import nearfar as capture
 from capturing import needs_cc, needs_qemu
-from conftest import DATA, Run
+from conftest import DATA, Run, refused
 from nearfar.errors import NearfarError
 from nearfar.explain import explain
 from nearfar.paging import paging
@@ -245,17 +245,14 @@ def test_the_default_memory_is_that_of_the_studys_recommendation(
 def test_bad_options_are_an_error_of_one_line(trace: Path, tmp_path: Path, nearfar: Run) -> None:
     run = made(trace, tmp_path / "run")
 
-    def refused(*words: object) -> str:
-        done = nearfar("explain", *words)
-        assert done.returncode == 2, done.stderr
-        assert len(done.stderr.splitlines()) == 1
-        return done.stderr
-
-    assert "8 KiB is not in this run; it has 4 KiB, 16 KiB" in refused(run, "--page", "8K")
-    assert "it has 30 %, 50 %" in refused(run, "--page", "4K", "--memory", "70%")
-    assert "is not one size" in refused(run, "--page", "4K", "--memory", "30%,50%")
-    assert "it has optane" in refused(run, "--page", "4K", "--storage", "hdd")
-    assert "not a run folder" in refused(tmp_path, "--page", "4K")
+    for folder, words, says in (
+        (run, "--page 8K", "8 KiB is not in this run; it has 4 KiB, 16 KiB"),
+        (run, "--page 4K --memory 70%", "it has 30 %, 50 %"),
+        (run, "--page 4K --memory 30%,50%", "is not one size"),
+        (run, "--page 4K --storage hdd", "it has optane"),
+        (tmp_path, "--page 4K", "not a run folder"),
+    ):
+        refused(nearfar("explain", folder, *words.split()), says)
 
 
 def test_another_trace_is_refused(trace: Path, tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
 import pytest
 
+from capturing import columns
 from conftest import DATA, Run
 from nearfar import machine
 from nearfar.declared import names
@@ -19,16 +19,6 @@ from nearfar.info import info
 from nearfar.paging import paging
 
 GNUGO = DATA / "captures" / "gnugo.trace"
-
-
-def columns(trace: Path) -> list[tuple[Any, ...]]:
-    parts = json.loads((trace / "trace.json").read_text())["parts"]
-    found: list[tuple[Any, ...]] = []
-    for part in parts:
-        table = pyarrow.parquet.read_table(trace / part["file"])
-        names = ["addr", "kind", "size", "thread", "instr"]
-        found += zip(*(table.column(name).to_pylist() for name in names), strict=True)
-    return found
 
 
 class Level:

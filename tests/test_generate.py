@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import json
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from conftest import Run
@@ -14,16 +12,8 @@ from nearfar import generate
 from nearfar.errors import NearfarError
 
 
-def table(trace: Path):
-    return pq.read_table(sorted(trace.glob("part-*.parquet")))
-
-
 def files(trace: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in trace.iterdir()}
-
-
-def options(name: str) -> dict:
-    return {"mix": "zipf:0.7,sequential:0.3"} if name == "mix" else {}
 
 
 def test_help_names_the_generators_and_those_that_take_an_option(nearfar):
@@ -41,45 +31,6 @@ def test_spellings_of_one_value_give_the_same_bytes(tmp_path, nearfar):
     assert files(tmp_path / "two.trace") == one
     command = json.loads(one["trace.json"])["source"]["command"]
     assert command[-2:] == ["--stride", "4096"]
-
-
-@pytest.mark.parametrize("name", list(generate.generators()))
-def test_the_same_arguments_give_the_same_bytes(tmp_path, name):
-    def make(folder: str, seed: int) -> dict[str, bytes]:
-        return files(
-            generate.generate(
-                name,
-                tmp_path / folder,
-                refs=5000,
-                pages=300,
-                seed=seed,
-                write_ratio=0.5,
-                threads=2,
-                **options(name),
-            )
-        )
-
-    one = make("one.trace", 1)
-    assert one == make("two.trace", 1)
-    assert one != make("three.trace", 2)
-    found = json.loads(one["trace.json"])
-    assert found["complete"] and found["records"] == 5000 and found["instructions"] == 5000
-    assert [thread["records"] for thread in found["threads"]] == [2500, 2500]
-
-
-def test_records_have_the_chosen_distribution(tmp_path):
-    trace = generate.generate("zipf", tmp_path / "z.trace", refs=50_000, pages=64, write_ratio=0.25)
-    columns = table(trace)
-    addresses = columns["addr"].to_pylist()
-    assert all(address % 8 == 0 and 0 <= address - 2**40 < 64 * 4096 for address in addresses)
-    assert set(columns["size"].to_pylist()) == {8}
-    pages = collections.Counter((address - 2**40) // 4096 for address in addresses)
-    harmonic = sum(1 / rank for rank in range(1, 65))
-    for rank in (1, 2, 8):
-        expected = 50_000 / rank / harmonic
-        assert abs(pages[rank - 1] - expected) < 5 * expected**0.5
-    found = json.loads((trace / "trace.json").read_text())
-    assert abs(found["records_by_kind"]["store"] - 12_500) < 500
 
 
 @pytest.mark.parametrize(

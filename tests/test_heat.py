@@ -10,6 +10,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from conftest import refused
 from nearfar import damo, importer
 from nearfar.errors import NearfarError
 from nearfar.heat import bounds, heat
@@ -92,9 +93,7 @@ def test_a_record_is_imported_and_shown_by_the_command_line(
         (("paging", tmp_path / "none.heat"), "no such trace"),
         (("import", "-", "--format", "damo"), "is read from a file"),
     ):
-        done = nearfar(*words)
-        assert done.returncode == 2 and says in done.stderr, done.stderr
-        assert done.stderr.count("\n") == 1
+        refused(nearfar(*words), says)
 
 
 @pytest.mark.parametrize(

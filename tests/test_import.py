@@ -11,15 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Run
+from capturing import info
+from conftest import DATA, Run, refused
 from nearfar import exporter, importer
-from nearfar.errors import NearfarError
-
-DATA = Path(__file__).parent / "data"
-
-
-def info(trace: Path) -> dict:
-    return json.loads((trace / "trace.json").read_text())
 
 
 def test_every_export_format_can_be_imported():
@@ -32,22 +26,9 @@ def test_help_has_the_formats(nearfar: Run):
         assert f"--formatNAMEFormatofthefile.Oneof:{','.join(formats)}." in shown
 
 
-def test_records_of_valgrinds_lackey_are_imported(tmp_path):
-    trace = importer.import_trace(DATA / "small.lackey", tmp_path / "small.trace")
-    lines = (DATA / "small.lackey").read_text().splitlines()
-    count = {tag: sum(line.startswith(tag) for line in lines) for tag in ("I", " L", " S", " M")}
-    found = info(trace)
-    assert found["records_by_kind"] == {
-        "load": count[" L"] + count[" M"],
-        "store": count[" S"] + count[" M"],
-        "fetch": count["I"],
-    }
-    assert found["instructions"] == count["I"]
-    assert found["source"]["detail"] == "lackey"
-    assert not found["source"]["sampled"]
-
-
 def test_perf_samples_are_marked_as_sampled(tmp_path):
+    exact = importer.import_trace(DATA / "small.lackey", tmp_path / "exact.trace")
+    assert info(exact)["source"]["sampled"] is False
     trace = importer.import_trace(DATA / "small.perf-script", tmp_path / "p.trace")
     assert info(trace)["source"]["sampled"] is True
     assert info(trace)["threads"][0]["process"] > 1
@@ -69,7 +50,7 @@ def test_a_folder_of_drmemtrace_is_imported(tmp_path, nearfar: Run):
     assert found["records_by_kind"] == {"load": 2, "fetch": 2}
     assert [thread["process"] for thread in found["threads"]] == [9, 9]
     done = nearfar("import", folder, "--format", "lackey", cwd=tmp_path)
-    assert done.returncode == 2 and "is a folder, and lackey is a single file" in done.stderr
+    refused(done, "is a folder, and lackey is a single file")
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
@@ -86,10 +67,7 @@ def test_a_bad_record_is_one_clear_line_and_leaves_nothing(tmp_path, nearfar: Ru
     bad = tmp_path / "bad.din"
     bad.write_text("r 1000 4\nr zzz 4\n")
     done = nearfar("import", bad, cwd=tmp_path)
-    assert done.returncode == 2
-    error = done.stderr
-    assert error.startswith(f"nearfar: error: {bad}: line 2, byte 9: bad dinero record")
-    assert error.count("\n") == 1 and "--skip-bad" in error
+    refused(done, f" {bad}: line 2, byte 9: bad dinero record", "--skip-bad")
     assert [path.name for path in tmp_path.iterdir()] == ["bad.din"]
     done = nearfar("import", bad, "--skip-bad", 1, cwd=tmp_path)
     assert done.returncode == 0 and "1 bad records skipped" in done.stdout
@@ -113,25 +91,8 @@ def test_a_bad_record_is_one_clear_line_and_leaves_nothing(tmp_path, nearfar: Ru
     ],
 )
 def test_bad_input_is_an_error_and_leaves_nothing(tmp_path, content, args, says, nearfar: Run):
-    done = nearfar("import", "-", *args, stdin=content, cwd=tmp_path)
-    assert done.returncode == 2
-    assert says in done.stderr and "Traceback" not in done.stderr
+    refused(nearfar("import", "-", *args, stdin=content, cwd=tmp_path), says)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_force_replaces_a_trace_and_nothing_else(tmp_path):
-    source = tmp_path / "a.din"
-    source.write_text("r 1000 4\n")
-    out = tmp_path / "a.trace"
-    importer.import_trace(source, out)
-    with pytest.raises(NearfarError, match="exists already"):
-        importer.import_trace(source, out)
-    source.write_text("r 1000 4\nw 1000 4\n")
-    importer.import_trace(source, out, force=True)
-    assert info(out)["records"] == 2
-    with pytest.raises(NearfarError, match="is an input itself"):
-        importer.import_trace(source, source, force=True)
-    assert source.read_text() == "r 1000 4\nw 1000 4\n"
 
 
 def test_the_default_output_is_named_after_the_input():
@@ -139,21 +100,6 @@ def test_the_default_output_is_named_after_the_input():
              "app.7.trace.zip": "app.7", "run/app.7.dir": "app.7"}  # fmt: skip
     for source, stem in names.items():
         assert importer.default_out(source) == Path(f"{stem}.trace")
-
-
-@pytest.mark.parametrize("format", list(exporter.formats()))
-def test_export_and_import_keep_the_records(tmp_path, format):
-    first = importer.import_trace(DATA / "small.lackey", tmp_path / "first.trace")
-    count = exporter.export_trace(first, tmp_path / "out", format=format)
-    again = importer.import_trace(tmp_path / "out", tmp_path / "again.trace", format=format)
-    one, two = info(first), info(again)
-    assert count == one["records"]
-    assert sum(one["pages_by_kinds"].values()) == sum(two["pages_by_kinds"].values())
-    if format != "oracle-general":
-        assert one["records_by_kind"] == two["records_by_kind"]
-        assert one["parts"] == two["parts"]
-    exporter.export_trace(again, tmp_path / "out2", format=format)
-    assert (tmp_path / "out").read_bytes() == (tmp_path / "out2").read_bytes()
 
 
 def test_text_formats_are_exported_to_standard_output(tmp_path, nearfar: Run):
@@ -165,9 +111,9 @@ def test_text_formats_are_exported_to_standard_output(tmp_path, nearfar: Run):
     assert lines[0] == "addr,kind,size,thread,instr" and len(lines) == 4
     assert all(",load," in line for line in lines[1:])
     done = nearfar("export", trace, "--format", "oracle-general", "-o", "-")
-    assert done.returncode == 2 and "name a file with -o" in done.stderr
+    refused(done, "name a file with -o")
     done = nearfar("export", trace, "--format", "csv", "-o", "-", "--kinds", "lode")
-    assert done.returncode == 2 and "no kind 'lode'; choose one of load," in done.stderr
+    refused(done, "no kind 'lode'; choose one of load,")
 
 
 def test_oracle_general_is_what_libcachesim_reads(tmp_path):
@@ -182,16 +128,3 @@ def test_oracle_general_is_what_libcachesim_reads(tmp_path):
     assert len({request.obj_id for request in requests}) == sum(
         info(trace)["pages_by_kinds"].values()
     )
-
-
-def test_progress_can_stop_an_import(tmp_path):
-    source = tmp_path / "many.din"
-    source.write_text("r 1000 4\n" * (2 << 20))
-
-    def stop(count: int) -> None:
-        assert count == 1 << 20
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        importer.import_trace(source, tmp_path / "many.trace", progress=stop)
-    assert [path.name for path in tmp_path.iterdir()] == ["many.din"]

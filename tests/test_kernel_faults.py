@@ -1,4 +1,4 @@
-"""``bench/kernel-faults``, predictions beside a real kernel; run whole only as root with zram."""
+"""The bench case ``kernel-faults``; run whole only as root with zram."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import kernel
 import pytest
+import undo
+from cases import kernel_faults
+from programs import PROGRAMS
+from table import recorded
 
 BENCH = Path(__file__).parent.parent / "bench"
-sys.path.insert(0, str(BENCH))
-
-import kernel  # noqa: E402
-import undo  # noqa: E402
-from cases import kernel_faults  # noqa: E402
-from programs import PROGRAMS  # noqa: E402
-from table import recorded  # noqa: E402
 
 #: Programs that are captured anew: quick, and nearly independent of compilers and libraries.
 REPLAYED = ("graph",)
@@ -73,11 +71,9 @@ def settings() -> dict[str, str]:
 @pytest.mark.long("a bench of the real kernel")
 def test_faults_of_the_real_kernel_are_near_the_predicted_ones() -> None:
     before = settings()
+    command = [sys.executable, BENCH / "run.py", "--only", "kernel-faults", "--quick"]
     done = subprocess.run(
-        [BENCH / "kernel-faults", "--quick", "--format", "json"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [*command, "--format", "json"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert settings() == before

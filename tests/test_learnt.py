@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import learnt
 import pytest
 
 from nearfar import reproduce
@@ -14,9 +14,6 @@ from nearfar.papers import SYSTEMS
 from nearfar.reproduce import statements, tiering, within_tolerance
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "docs"))
-
-import learnt  # noqa: E402
 
 
 def test_every_study_is_recorded() -> None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import live
 import pytest
 
 from conftest import fetched, tool
 from nearfar.errors import NearfarError
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "bench" / "numa-kernel"))
-
-import live  # noqa: E402
-
 DATA = ROOT / "tests" / "data" / "numa"
 #: Rust tests of the runtime that need a kernel with two nodes.
 ON_NODES = (

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Run, until, words
+from conftest import Run, refused, until, words
 from nearfar import machine
 from nearfar.errors import NearfarError
 from nearfar.measure import faults, storage, system
@@ -245,9 +245,7 @@ def test_bad_usage_is_one_line_before_the_work(
     work.mkdir()
     (work / "taken.toml").write_text("mine")
     first = f"import os; os.chdir({str(work)!r}); os.environ['XDG_CONFIG_HOME'] = {str(config)!r}"
-    done = nearfar("machine", *arguments, first=first)
-    assert done.returncode == 2 and done.stdout == ""
-    assert said in done.stderr and done.stderr.count("\n") == 1
+    refused(nearfar("machine", *arguments, first=first), said)
     assert [path.name for path in work.iterdir()] == ["taken.toml"]
     assert (work / "taken.toml").read_text() == "mine"
     assert not list(config.rglob("*.toml"))
@@ -255,11 +253,8 @@ def test_bad_usage_is_one_line_before_the_work(
 
 def test_a_default_machine_that_cannot_be_written_is_refused_before_the_work(nearfar: Run) -> None:
     """``XDG_CONFIG_HOME`` is ``/dev/null`` in tests."""
-    done = nearfar(
-        "machine", "measure", first="from nearfar import measure; measure.measure = None"
-    )
-    assert done.returncode == 2 and "/dev/null" in done.stderr
-    assert done.stderr.count("\n") == 1
+    first = "from nearfar import measure; measure.measure = None"
+    refused(nearfar("machine", "measure", first=first), "/dev/null")
 
 
 def test_a_small_file_and_one_with_holes_are_refused(tmp_path: Path) -> None:

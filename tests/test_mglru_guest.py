@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import mglru_guest
+from measure import BenchError
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "bench"))
-
-from cases import mglru_guest  # noqa: E402
-from measure import BenchError  # noqa: E402
 
 #: Output of ``limited.sh``. `free`: program, exit code, pages, kernel bytes. `run`: program,
 #: percent of its pages, frames, 1 if the shell polls beside it, exit code, OOM kills, major

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import shutil
 import tomllib
 from pathlib import Path
@@ -13,11 +12,10 @@ from typing import Any
 import pytest
 
 import browser
-from conftest import DATA, Run
+from conftest import DATA, Run, refused
 from nearfar import machine, numa
 from nearfar.errors import NearfarError
 from nearfar.numa import paper
-from nearfar.numa.sources import names
 from nearfar.reproduce import reproduce
 
 STATEMENTS = Path(__file__).resolve().parents[1] / "papers/004/statements.toml"
@@ -66,8 +64,6 @@ def test_a_possible_allocation_lands_completely(name: str) -> None:
             landed = sum(node["bytes"] for node in row["landed"])
             tables = sum(node["tables_bytes"] for node in row["landed"])
             assert row["possible"] == (landed == row["size_bytes"])
-            assert row["possible"] == (row["seconds"] is not None)
-            assert row["possible"] or row["why_not"]
             assert row["capacity_bytes"] >= landed + tables or allocator == "user"
 
 
@@ -90,13 +86,6 @@ def test_far_memory_is_chosen_by_node() -> None:
     left_out = numa.alloc(["19M"], **options)
     assert "none of it is on pmem4: vmalloc" in (left_out.rows[0]["note"] or "")
     assert "none of it is on pmem4: vmalloc" in repr(left_out)
-
-
-def test_the_fallback_order_follows_distances() -> None:
-    outcome = numa.topology()
-    # As Linux 6.1 and 6.12 build it with these distances.
-    assert outcome["fallback"][0] == [0, 1, 4, 5, 2, 3, 6, 7]
-    assert [node["label"] for node in outcome["nodes"]][3:5] == ["dram3", "pmem4"]
 
 
 def test_a_trace_runs_under_every_mode(mixed: Path) -> None:
@@ -125,16 +114,6 @@ def test_a_stream_that_does_not_fit_the_cache_misses() -> None:
     shuffled = numa.run("192G", mode=["memory-mode"], shuffle=True).rows[0]
     assert shuffled["cache_hit_rate"] == pytest.approx(0.432, abs=0.001)
     assert numa.run("9000G", mode=["alius"]).rows[0]["possible"] is False
-
-
-def test_a_shared_cache_slows_a_pair(mixed: Path) -> None:
-    rows = numa.pair("48G", "48G", overlap=[0, 1]).rows
-    apart, same, shuffled = (row["slowdown_a"] for row in rows)
-    assert apart == pytest.approx(1, abs=0.01)
-    assert 1 < shuffled < same
-    assert numa.pair("48G", "48G", overlap=[0, 1]).rows == rows
-    traced = numa.pair(mixed, mixed, overlap=[1.0], cache="2M").rows[0]
-    assert traced["together_hit_rate_a"] < traced["alone_hit_rate_a"]
 
 
 SLIT = {0: [10, 21, 17, 28], 1: [21, 10, 28, 17], 2: [17, 28, 10, 28], 3: [28, 17, 28, 10]}
@@ -193,28 +172,18 @@ def test_sysfs_is_read(tmp_path: Path) -> None:
 
 
 def test_a_file_of_unknown_format_is_refused(tmp_path: Path) -> None:
-    assert names() == ["acpi", "sysfs"]
     path = tmp_path / "given"
     path.write_text("available: 1 nodes (0)\n")
     with pytest.raises(NearfarError, match="unknown format; known are acpi, sysfs"):
         numa.describe([path])
 
 
-def test_commands_print_store_and_import(nearfar: Run, tmp_path: Path, mixed: Path) -> None:
+def test_commands_print_and_import(nearfar: Run, tmp_path: Path, mixed: Path) -> None:
     found = nearfar("numa", "alloc", "--size", "80G,3000G", "--mode", "memory-mode,alius",
-                    "--format", "json", "-o", tmp_path / "out")  # fmt: skip
+                    "--format", "json")  # fmt: skip
     assert found.returncode == 0, found.stderr
-    printed = json.loads(found.stdout)
-    assert [row["possible"] for row in printed["rows"]] == [True, False, True, True]
-    assert json.loads((tmp_path / "out" / "run.json").read_text()) == printed
-    again = nearfar(*shlex.split(printed["run"]["command"])[1:], "--format", "json")
-    assert json.loads(again.stdout) == printed
-    import pyarrow.parquet
-
-    table = pyarrow.parquet.read_table(tmp_path / "out" / "result.parquet")
-    assert table.num_rows == 4 and "seconds" in table.column_names
-    again = nearfar("numa", "alloc", "--size", "1G", "-o", tmp_path / "out")
-    assert again.returncode == 2 and "exists already" in again.stderr
+    rows = json.loads(found.stdout)["rows"]
+    assert [row["possible"] for row in rows] == [True, False, True, True]
     csv = nearfar("numa", "pair", "48G", "24G", "--overlap", "1", "--format", "csv")
     assert csv.stdout.splitlines()[0].count(",") == 11 and len(csv.stdout.splitlines()) == 3
     shown = nearfar("numa", "run", mixed, "--mode", "local,interleave")
@@ -244,9 +213,7 @@ def test_commands_print_store_and_import(nearfar: Run, tmp_path: Path, mixed: Pa
     ],
 )
 def test_mistakes_get_one_line(nearfar: Run, words: list[str], part: str) -> None:
-    found = nearfar("numa", *words)
-    assert found.returncode == 2 and part in found.stderr, found.stderr
-    assert found.stderr.count("\n") == 1 and "Traceback" not in found.stderr
+    refused(nearfar("numa", *words), part)
 
 
 def test_the_page_fits_a_telephone(nearfar: Run, tmp_path: Path) -> None:
@@ -283,8 +250,7 @@ def test_the_name_of_a_workload_means_its_bundled_capture(
     shutil.copytree(DATA / "captures" / "sqlite.trace", tmp_path / "gunzip.trace")
     sqlite = numa.run(DATA / "captures" / "sqlite.trace", mode=["alius"]).rows
     assert numa.run("gunzip", mode=["alius"]).rows == sqlite
-    found = nearfar("numa", "run", "gunzipp")
-    assert found.returncode == 2 and "is not a trace folder, a workload" in found.stderr
+    refused(nearfar("numa", "run", "gunzipp"), "is not a trace folder, a workload")
 
 
 def test_bandwidth_is_shared_by_threads() -> None:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
+import alius
 import pytest
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "bench" / "numa-kernel"))
-
-import alius  # noqa: E402
-
 DATA = ROOT / "tests" / "data" / "numa"
 RECORDS: dict[str, dict[str, Any]] = {
     variant: json.loads((DATA / f"patched-{variant}.json").read_text())

@@ -7,21 +7,17 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import agree
+import placement
 import pytest
 
 from nearfar import numa
 from nearfar.errors import NearfarError
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "bench" / "numa-kernel"))
-
-import agree  # noqa: E402
-import placement  # noqa: E402
-
 DATA = ROOT / "tests" / "data" / "numa"
 #: kernel-cxl-2socket, kernel-optane-4node-added, kernel-optane-4node.
 RECORDS = sorted(DATA.glob("kernel-*.json"))

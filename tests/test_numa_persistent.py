@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import agree
+import persistent
 import pytest
 
 from nearfar import numa
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "bench" / "numa-kernel"))
-
-import agree  # noqa: E402
-import persistent  # noqa: E402
-
 DATA = ROOT / "tests" / "data" / "numa"
 RECORDS = {
     variant.name: json.loads((DATA / f"persistent-{variant.name}.json").read_text())

@@ -5,18 +5,12 @@ from __future__ import annotations
 import json
 import random
 import statistics
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-BENCH = Path(__file__).parent.parent / "bench"
-sys.path.insert(0, str(BENCH))
-
-from cases import page_gain  # noqa: E402
-from programs import PROGRAMS  # noqa: E402
-from table import recorded  # noqa: E402
+from cases import page_gain
+from programs import PROGRAMS
+from table import recorded
 
 RECORD = recorded("page-gain")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DATA, Run
+from conftest import DATA, Run, refused
 from nearfar.errors import NearfarError
 from nearfar.output import check_output
 from test_workload import short
@@ -64,9 +64,7 @@ def test_wrong_options_and_outputs_are_refused_before_the_work(
     shutil.copytree(GNUGO, tmp_path / "taken.trace")
     for name in ("new", "taken"):
         (tmp_path / f"{name}.toml").write_text(short())
-    done = nearfar(*words, first=f"{NO_WORK}\nos.chdir({str(tmp_path)!r})")
-    assert (done.returncode, done.stdout) == (2, ""), (done.returncode, done.stderr)
-    assert says in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    refused(nearfar(*words, first=f"{NO_WORK}\nos.chdir({str(tmp_path)!r})"), says)
     names = ["new.toml", "taken.html", "taken.toml", "taken.trace"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert (tmp_path / "taken.html").read_text() == "mine"

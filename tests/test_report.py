@@ -620,9 +620,6 @@ def test_report_draws_the_page_of_a_run(tmp_path: Path, nearfar: Run) -> None:
     assert done.returncode == 0, done.stderr
     expected = {"page": str(page), "bytes": page.stat().st_size, "runs": [str(folder)]}
     assert json.loads(done.stdout) == expected
-    again = nearfar("report", folder, "-o", page)
-    assert again.returncode == 2 and "--force" in again.stderr
-    assert nearfar("report", folder, "-o", page, "--force").returncode == 0
     numa_run("4G").write(tmp_path / "pageless.run")
     with pytest.raises(NearfarError, match=r"numa run: has no HTML page; .*result\.parquet"):
         report(tmp_path / "pageless.run")

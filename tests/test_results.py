@@ -1,4 +1,4 @@
-"""Results in Python: tables, charts, notebooks, folders; stub of the engine; argument forms."""
+"""Results in Python: tables, charts, notebooks, folders; argument forms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import nearfar
-from conftest import DATA, HANG
+from conftest import DATA
 from nearfar.errors import NearfarError
 from nearfar.report import plots
 from nearfar.result import LINES, FolderResult, Result
@@ -299,25 +299,6 @@ def test_a_result_is_written_to_a_folder(
     assert written.get("run", written)["version"] == nearfar.__version__
     with pytest.raises(NearfarError, match="exists already"):
         result.write(folder)
-
-
-# --- the stub of the engine
-
-
-def test_the_stub_matches_the_engine(tmp_path: Path) -> None:
-    """By stubtest, which compares a stub with the built module."""
-    import subprocess
-    import sys
-
-    # `__all__`, which a native module has and a stub need not.
-    allowed = tmp_path / "allowed"
-    allowed.write_text("nearfar._engine.__all__\n")
-    config = tmp_path / "mypy.ini"
-    config.write_text("[mypy]\nfollow_imports = skip\n")
-    command = [sys.executable, "-m", "mypy.stubtest", "nearfar._engine", "--allowlist", allowed]
-    command += ["--mypy-config-file", config]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # --- one value or several

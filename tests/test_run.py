@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from capturing import needs_cc
-from conftest import Run, until
+from conftest import Run, refused, until
 from nearfar import live
 from nearfar.run_folder import open_run
 from tiers import needs_userfaultfd, run
@@ -231,14 +231,10 @@ def _running(words: bytes) -> list[Path]:
     (["--fast", "4M", "--", "no-such-program"], "no such program"),
 ])  # fmt: skip
 def test_wrong_options_are_refused_in_one_line(words: list[str], says: str, nearfar: Run) -> None:
-    done = nearfar("run", *words)
-    assert done.returncode in (2, 3) and done.stdout == ""
-    assert says in done.stderr and done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("nearfar: error: ")
+    refused(nearfar("run", *words), says, codes=(2, 3))
 
 
 @needs_cc
 def test_a_static_program_is_refused(nearfar: Run, build: Callable[..., Path]) -> None:
     program = build("int main(void) { return 0; }", "-static")
-    done = nearfar("run", "--fast", "4M", "--", program)
-    assert done.returncode == 2 and "static program" in done.stderr
+    refused(nearfar("run", "--fast", "4M", "--", program), "static program")

@@ -6,36 +6,19 @@ from typing import Any
 
 import pytest
 
+from live_fixture import BUDGET, MIB, ran
 from nearfar import live
-
-MIB = 1 << 20
-BUDGET = 8 * MIB
 
 
 def outcome(options: dict[str, Any] | None = None, **more: Any) -> live.Outcome:
-    """An outcome with default values, except for these."""
-    counters = dict.fromkeys(live.counters(), 0) | more.pop("counters", {})
+    """A run with a budget in bytes, and without a run alone; ``more`` overrides values."""
     usual: dict[str, Any] = {
-        "run": {},
-        "command": ["true"],
         "options": {"fast": "8M", "far": "zstd"} | (options or {}),
-        "counters": counters,
-        "images": 1,
-        "fast_bytes": int(7.5 * MIB),
-        "far_pages_bytes": 20 * MIB,
-        "window_bytes": 0,
-        "far_bytes": 3 * MIB,
+        "counters": dict.fromkeys(live.counters(), 0) | more.pop("counters", {}),
         "seconds": 3.7,
-        "user_seconds": 2.0,
-        "system_seconds": 0.25,
-        "manager_seconds": 0.5,
-        "budget_bytes": BUDGET,
-        "far_size_bytes": 16 * BUDGET,
-        "far_latency_ns": 0,
-        "exit_code": 0,
-        "why": None,
+        **dict.fromkeys(("alone_seconds", "alone_exit_code", "alone_bytes")),
     }
-    return live.Outcome(**{**usual, **more})
+    return ran(**{**usual, **more})
 
 
 def test_the_summary_has_time_memory_moves_and_faults() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Run, until
+from conftest import Run, refused, until
 from nearfar import live, live_watch
 from nearfar.errors import NearfarError
 from pseudo_terminal import Terminal
@@ -112,8 +112,7 @@ def test_output_to_a_pipe_is_a_table_or_rows(nearfar: Run, started: Started) -> 
     assert [row["pid"] for row in rows] == ["", str(started.program)]
     # Only root may watch another user's run.
     done = nearfar("watch", started.launcher.pid, first="import os; os.setuid(65534)")
-    assert done.returncode == 2 and "is another user's; run as root" in done.stderr
-    assert done.stderr.count("\n") == 1
+    refused(done, "is another user's; run as root")
     # In Python, the first snapshot comes at once, the last when the run is over.
     looks = live_watch.watch(started.program, every=0.1)
     assert next(looks).rows[0]["faults_per_second"] is None
@@ -158,10 +157,7 @@ def test_a_launcher_that_is_killed_is_over(started: Started) -> None:
 def test_wrong_processes_and_options_are_refused_in_one_line(
     words: list[str], says: str, nearfar: Run
 ) -> None:
-    done = nearfar("watch", *words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr and done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("nearfar: error: ")
+    refused(nearfar("watch", *words), says)
 
 
 def test_processes_that_are_no_run_of_this_version_are_refused() -> None:

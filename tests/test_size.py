@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from capturing import needs_cc, needs_qemu
-from conftest import DATA, Run, fetched
+from conftest import DATA, Run, fetched, refused
 from nearfar import capture, emit
 from nearfar.errors import NearfarError
 from nearfar.guest import Guest, Hardware, Node
@@ -362,8 +362,7 @@ def test_bad_options_are_refused_before_recording(
     nearfar: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = nearfar("size", *words)
-    assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
+    refused(nearfar("size", *words), says)
     assert not list(tmp_path.iterdir())
 
 

@@ -14,15 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import HANG, Run
+from conftest import HANG, Run, refused
 
 PROGRAM = [sys.executable, "-P", "-m", "nearfar"]
-
-
-def one_line(done: subprocess.CompletedProcess[str], *codes: int) -> None:
-    assert done.returncode in (codes or (2,)), done.stderr
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("nearfar: error: "), done.stderr
 
 
 # --- pipes and devices as files
@@ -75,7 +69,7 @@ def test_inputs_must_be_regular_files(place: Path, nearfar: Run, words: str, kin
     if words.startswith("sweep whole"):  # a cell that fails is a note
         assert done.returncode == 1 and "is not a regular file" in done.stderr, done.stderr
     else:
-        one_line(done)
+        refused(done)
     assert not (place / "out").exists()
 
 
@@ -110,8 +104,7 @@ def test_too_many_open_files_is_no_damage(place: Path, nearfar: Run) -> None:
         codes.append(done.returncode)
         if done.returncode == 0:
             break
-        one_line(done)
-        assert "`ulimit -n`" in done.stderr, done.stderr
+        refused(done, "`ulimit -n`")
         # A temporary folder may be left until the next run, as removing it takes a descriptor.
         assert not (place / "out").exists()
     assert len(codes) > 1 and codes[-1] == 0
@@ -128,7 +121,7 @@ def test_a_start_without_descriptors_is_one_line() -> None:
         if done.returncode and not re.search(
             "Fatal Python|loading shared libraries|specification for", done.stderr
         ):
-            one_line(done)
+            refused(done)
 
 
 def bomb(trace: Path, pages: str, count: int = 12_000_000) -> None:
@@ -195,8 +188,8 @@ def test_a_decompression_bomb_takes_little_memory(bombs: Path) -> None:
         mebibytes = int(done.stdout.splitlines()[-1])
         assert mebibytes < 300, f"{mebibytes} MiB"
         if expected:
-            one_line(done)
-            assert "over 64 MiB" in done.stderr
+            (line,) = done.stderr.splitlines()
+            assert line.startswith("nearfar: error: ") and "over 64 MiB" in line
 
 
 @pytest.mark.parametrize("words", ["tiering --policy tpp --scale 1/1 -o out", "info in.trace"])
@@ -208,8 +201,7 @@ def test_without_memory_there_is_one_line(place: Path, words: str) -> None:
             [*PROGRAM, *words.split()], capture_output=True, text=True, timeout=HANG, check=False,
             preexec_fn=lambda most=most: resource.setrlimit(resource.RLIMIT_AS, (most, most)),
         )  # fmt: skip
-        one_line(done)
-        assert "`ulimit -v`" in done.stderr
+        refused(done, "`ulimit -v`")
         assert not (place / "out").exists()
 
 
@@ -256,9 +248,7 @@ def test_an_answer_that_cannot_be_written_is_an_error(
         words += " --dry-run -- true"
     given = words.split()
     for first, why in ((CLOSED, "Bad file descriptor"), (FULL, "No space left on device")):
-        done = nearfar(*given, first=first.format(1))
-        one_line(done)
-        assert why in done.stderr and "standard output" in done.stderr
+        refused(nearfar(*given, first=first.format(1)), why, "standard output")
     # Notes on standard error may be lost without an error.
     for first in (FULL.format(2), CLOSED.format(0) + CLOSED.format(2)):
         done = nearfar(*given, first=first)
@@ -318,7 +308,7 @@ def test_file_names_that_are_not_utf8(place: Path, nearfar: Run) -> None:
         done = nearfar(*line.replace("N", name).split())
         assert done.returncode == 0 and "Traceback" not in done.stderr, f"{line}: {done.stderr}"
     for line in ("info N", "machine show N", "tiering --policy N", "workload show N", "N"):
-        one_line(nearfar(*line.replace("N", name).split()))
+        refused(nearfar(*line.replace("N", name).split()))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (9, 3)])

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "bench"))
-
-from cases import thp_guest  # noqa: E402
-from measure import BenchError  # noqa: E402
+from cases import thp_guest
+from measure import BenchError
 
 COUNTS = "{0} thp_fault_alloc {1}\n{0} thp_fault_fallback 0\n{0} thp_collapse_alloc 3\n"
 COUNTS += "{0} thp_split_pmd {1}\n"

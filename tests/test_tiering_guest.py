@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "bench"))
-
-from cases import tiering_guest  # noqa: E402
-from measure import BenchError  # noqa: E402
-from table import recorded  # noqa: E402
+from cases import tiering_guest
+from measure import BenchError
+from table import recorded
 
 TIERS = """\
 /sys/devices/virtual/memory_tiering/memory_tier4/nodelist:0

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import browser
 from capturing import needs_cc
-from conftest import HANG, Run, fetched, until
+from conftest import HANG, Run, fetched, refused, until
 from nearfar.errors import NearfarError
 from nearfar.guest import Guest, Hardware, Node
 from nearfar.processes import children
@@ -459,7 +459,6 @@ def test_every_method_says_what_it_is() -> None:
 @pytest.mark.parametrize("name", ORDER)
 def test_the_error_of_a_method_is_the_measured_one(name: str) -> None:
     """Rounded up to a multiple of 5 %, at least 10 %; the documentation has the same."""
-    sys.path.insert(0, str(PACKAGE.parents[1] / "bench"))
     from cases.watch import stated
 
     less, more = (max(math.ceil(share * 20) / 20, 0.1) for share in stated(name))
@@ -512,8 +511,7 @@ def test_a_program_is_started(nearfar: Run, hot: Path) -> None:
     ],
 )
 def test_refusals_are_one_line(nearfar: Run, words: list[str], says: str) -> None:
-    done = nearfar("watch", *words)
-    assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
+    refused(nearfar("watch", *words), says)
 
 
 # --- follow
@@ -643,8 +641,7 @@ def test_metrics_replace_only_metrics(nearfar: Run, tmp_path: Path) -> None:
     other = tmp_path / "b.prom"
     other.write_text("my_metric 1\n")
     done = nearfar("watch", "1", "--prometheus", other)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "exists, and was not written by `nearfar watch`" in done.stderr
+    refused(done, "exists, and was not written by `nearfar watch`")
     assert other.read_text() == "my_metric 1\n"
 
 
