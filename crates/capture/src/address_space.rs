@@ -1,14 +1,15 @@
 //! The mappings of a process, tracked from its events, because `mremap` and `shmdt` do not describe
 //! the mapping that they affect.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use nearfar_trace::ranges::Ranges;
+
 /// What is mapped in a range.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Mapping {
-    /// Offset in the file of the range's first byte.
-    pub offset: u64,
+    /// Of a file: the offset that address 0 would have in it, modulo 2^64. Otherwise the offset of all bytes.
+    base: u64,
     /// Protection, such as `rw-p`.
     pub prot: Rc<str>,
     pub name: Rc<str>,
@@ -17,136 +18,109 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// The part of a mapping that begins `bytes` after its start.
-    pub fn after(&self, bytes: u64) -> Self {
-        let offset =
-            if self.file == (0, 0) { self.offset } else { self.offset.wrapping_add(bytes) };
-        Self { offset, ..self.clone() }
+    /// A mapping at `addr`, which has this offset in the file.
+    pub fn new(addr: u64, offset: u64, prot: Rc<str>, name: Rc<str>, file: (u64, u64)) -> Self {
+        let base = if file == (0, 0) { offset } else { offset.wrapping_sub(addr) };
+        Self { base, prot, name, file }
+    }
+
+    /// The offset in the file of the byte at `addr`.
+    pub fn offset(&self, addr: u64) -> u64 {
+        if self.file == (0, 0) { self.base } else { self.base.wrapping_add(addr) }
+    }
+
+    /// The mapping after a move by `by` bytes (modulo 2^64).
+    pub fn moved(self, by: u64) -> Self {
+        // What is now at address 0 was at `-by`.
+        Self { base: self.offset(by.wrapping_neg()), ..self }
     }
 }
 
-/// Ranges that do not overlap: end and mapping by start.
+/// The mapped ranges of bytes.
 #[derive(Clone, Debug, Default)]
-pub struct AddressSpace(BTreeMap<u64, (u64, Mapping)>);
+pub struct AddressSpace(Ranges<Mapping>);
 
 impl AddressSpace {
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.count()
     }
 
     /// Start and end of the mapping at `addr`, and the mapping.
-    pub fn at(&self, addr: u64) -> Option<(u64, u64, &Mapping)> {
-        let (&start, (end, mapping)) = self.0.range(..=addr).next_back()?;
-        (addr < *end).then_some((start, *end, mapping))
+    pub fn at(&self, addr: u64) -> Option<(u64, u64, Mapping)> {
+        let (start, last, mapping) = self.0.at_or_after(addr)?;
+        (start <= addr).then_some((start, last + 1, mapping))
     }
 
     /// Map a range, replacing earlier mappings.
     pub fn map(&mut self, addr: u64, length: u64, mapping: Mapping) {
-        self.unmap(addr, length);
-        if length > 0 {
-            self.0.insert(addr, (addr.saturating_add(length), mapping));
+        if let Some(last) = last(addr, length) {
+            self.0.map(addr, last, mapping);
         }
     }
 
-    /// Unmap a range. Returns the parts that were mapped: start, length and mapping.
-    pub fn unmap(&mut self, addr: u64, length: u64) -> Vec<(u64, u64, Mapping)> {
-        let end = addr.saturating_add(length);
-        let mut parts = Vec::new();
-        if addr == end {
-            return parts;
+    pub fn unmap(&mut self, addr: u64, length: u64) {
+        if let Some(last) = last(addr, length) {
+            self.0.unmap(addr, last);
         }
-        let first = self.at(addr).map_or(addr, |(start, ..)| start);
-        let found: Vec<u64> = self.0.range(first..end).map(|(&start, _)| start).collect();
-        for start in found {
-            let Some((last, mapping)) = self.0.remove(&start) else { continue };
-            let (from, until) = (start.max(addr), last.min(end));
-            if start < from {
-                self.0.insert(start, (from, mapping.clone()));
-            }
-            if until < last {
-                self.0.insert(until, (last, mapping.after(until - start)));
-            }
-            parts.push((from, until - from, mapping.after(from - start)));
-        }
-        parts
     }
 
-    /// The mapped parts of a range, as returned by [`Self::unmap`].
+    /// The mapped parts of a range: start, length and mapping.
     pub fn mappings(&self, addr: u64, length: u64) -> Vec<(u64, u64, Mapping)> {
-        let (mut parts, end) = (Vec::new(), addr.saturating_add(length));
-        let first = self.at(addr).map_or(addr, |(start, ..)| start);
-        for (&start, (last, mapping)) in self.0.range(first..end) {
-            let (from, until) = (start.max(addr), end.min(*last));
-            parts.push((from, until - from, mapping.after(from - start)));
-        }
-        parts
+        let Some(last) = last(addr, length) else { return Vec::new() };
+        let parts = self.0.within(addr, last);
+        parts.map(|(start, last, mapping)| (start, last - start + 1, mapping)).collect()
     }
 
     /// Move a range to `to`, replacing earlier mappings.
     pub fn shift(&mut self, addr: u64, length: u64, to: u64) {
-        let parts = self.unmap(addr, length);
-        self.unmap(to, length);
-        for (start, length, mapping) in parts {
-            self.map(to.wrapping_add(start - addr), length, mapping);
+        let by = to.wrapping_sub(addr);
+        if let Some(last) = last(addr, length) {
+            self.0.shift(addr, last, by, |mapping| mapping.moved(by));
         }
     }
 }
 
+/// The last byte of a range, at most 2^64 - 2. `None` if the range is empty.
+fn last(addr: u64, length: u64) -> Option<u64> {
+    (length > 0).then(|| addr.saturating_add(length) - 1)
+}
+
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
-    fn mapping(number: u64) -> Mapping {
-        let file = (number % 3, number % 3);
-        Mapping { offset: number << 20, prot: "rw-p".into(), name: number.to_string().into(), file }
-    }
-
-    /// For each byte, the name and offset of its mapping.
-    type ByteMap = Vec<Option<(Rc<str>, u64)>>;
-
-    fn byte_map(space: &AddressSpace) -> ByteMap {
-        let byte = |addr| {
-            let (start, _, mapping) = space.at(addr)?;
-            Some((mapping.name.clone(), mapping.after(addr - start).offset))
+    #[test]
+    fn parts_keep_their_offsets_in_the_file() {
+        let (file, none) = ((8, 9), (0, 0));
+        let new = |addr, offset, file| Mapping::new(addr, offset, "rw-p".into(), "".into(), file);
+        let mut space = AddressSpace::default();
+        space.map(0x5000, 0x4000, new(0x5000, 0x1000, file));
+        space.map(0x9000, 0x2000, new(0x9000, 0x70, none));
+        space.map(0xb000, 0, new(0xb000, 0, file));
+        space.unmap(0x6000, 0x1000);
+        space.unmap(0xa000, 0);
+        space.shift(0x8000, 0x2000, 0x1000);
+        let parts = |space: &AddressSpace, addr, length| -> Vec<_> {
+            let parts = space.mappings(addr, length).into_iter();
+            parts.map(|(start, length, part)| (start, length, part.offset(start))).collect()
         };
-        (0..64).map(byte).collect()
-    }
-
-    proptest! {
-        #[test]
-        fn an_address_space_agrees_with_a_map_of_single_bytes(
-            // Step (0: map, 1: unmap, 2: shift), address, length, target of a shift.
-            steps in prop::collection::vec((0..3, 0..32u64, 0..16u64, 0..32u64), 0..40),
-        ) {
-            let (mut space, mut bytes) = (AddressSpace::default(), vec![None; 64]);
-            for (number, (step, addr, length, to)) in (1..).zip(steps) {
-                let range = addr as usize..(addr + length) as usize;
-                match step {
-                    0 => {
-                        let new = mapping(number);
-                        for at in range {
-                            let offset = new.after(at as u64 - addr).offset;
-                            bytes[at] = Some((new.name.clone(), offset));
-                        }
-                        space.map(addr, length, new);
-                    }
-                    1 => {
-                        let mapped = bytes[range.clone()].iter().flatten().count() as u64;
-                        let parts = space.unmap(addr, length);
-                        prop_assert_eq!(parts.iter().map(|part| part.1).sum::<u64>(), mapped);
-                        bytes[range].fill(None);
-                    }
-                    _ => {
-                        let moved = bytes[range.clone()].to_vec();
-                        bytes[range].fill(None);
-                        bytes[to as usize..(to + length) as usize].clone_from_slice(&moved);
-                        space.shift(addr, length, to);
-                    }
-                }
-                prop_assert_eq!(byte_map(&space), bytes.clone());
-            }
-        }
+        let all = [
+            (0x1000, 0x1000, 0x4000),
+            (0x2000, 0x1000, 0x70),
+            (0x5000, 0x1000, 0x1000),
+            (0x7000, 0x1000, 0x3000),
+            (0xa000, 0x1000, 0x70),
+        ];
+        assert_eq!((parts(&space, 0, u64::MAX), space.len()), (all.to_vec(), 5));
+        assert_eq!(parts(&space, 0x1800, 0x1000), [(0x1800, 0x800, 0x4800), (0x2000, 0x800, 0x70)]);
+        assert_eq!(parts(&space, 0x1800, 0), []);
+        let at = |addr| space.at(addr).map(|(start, end, _)| (start, end));
+        assert_eq!((at(0x1fff), at(0x3000)), (Some((0x1000, 0x2000)), None));
+        // The ends of the address space.
+        space.unmap(0, u64::MAX);
+        space.map(u64::MAX - 2, 9, new(u64::MAX - 2, 5, file));
+        assert_eq!(parts(&space, u64::MAX - 1, 1), [(u64::MAX - 1, 1, 6)]);
+        space.shift(u64::MAX - 2, 2, 0);
+        assert_eq!(parts(&space, 0, u64::MAX), [(0, 2, 5)]);
     }
 }

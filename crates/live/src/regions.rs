@@ -1,26 +1,24 @@
 //! Memory that is registered with userfaultfd.
 
-use std::collections::BTreeMap;
+use nearfar_trace::ranges::Ranges;
 
 use crate::{Range, Va};
 
 /// A set of pages, as ranges that do not overlap.
 #[derive(Debug, Default)]
-pub struct Regions {
-    ranges: BTreeMap<Va, Va>,
-}
+pub struct Regions(Ranges<()>);
 
 impl Regions {
     /// The parts of `range` that are in no region, in order.
     pub fn gaps(&self, range: Range) -> Vec<Range> {
+        let Some((first, last)) = ends(range) else { return Vec::new() };
         let mut gaps = Vec::new();
         let mut from = range.from;
-        let before = self.ranges.range(..range.from).next_back();
-        for (start, end) in before.into_iter().chain(self.ranges.range(range.from..range.to)) {
-            if from < *start {
-                gaps.push(Range::new(from, *start));
+        for (first, last, ()) in self.0.within(first, last) {
+            if from.number() < first {
+                gaps.push(Range::new(from, Va::new(first)));
             }
-            from = from.max(*end);
+            from = Va::new(last + 1);
         }
         if from < range.to {
             gaps.push(Range::new(from, range.to));
@@ -30,35 +28,27 @@ impl Regions {
 
     /// The end of the region that contains the page `at`.
     pub fn end_of(&self, at: Va) -> Option<Va> {
-        self.ranges.range(..=at).next_back().map(|(_, end)| *end).filter(|end| *end > at)
+        let (first, last, ()) = self.0.at_or_after(at.number())?;
+        (first <= at.number()).then(|| Va::new(last + 1))
     }
 
     /// Add a range as a region. Older regions lose the pages in it.
     pub fn add(&mut self, range: Range) {
-        self.remove(range);
-        if range.pages() > 0 {
-            self.ranges.insert(range.from, range.to);
+        if let Some((first, last)) = ends(range) {
+            self.0.map(first, last, ());
         }
     }
 
     pub fn remove(&mut self, range: Range) {
-        let touched: Vec<_> = self
-            .ranges
-            .range(..range.to)
-            .rev()
-            .take_while(|(_, to)| **to > range.from)
-            .map(|(from, to)| Range::new(*from, *to))
-            .collect();
-        for old in touched {
-            self.ranges.remove(&old.from);
-            if old.from < range.from {
-                self.ranges.insert(old.from, range.from);
-            }
-            if old.to > range.to {
-                self.ranges.insert(range.to, old.to);
-            }
+        if let Some((first, last)) = ends(range) {
+            self.0.unmap(first, last);
         }
     }
+}
+
+/// First and last page of a range, unless it is empty.
+fn ends(range: Range) -> Option<(u64, u64)> {
+    (range.pages() > 0).then(|| (range.from.number(), range.to.number() - 1))
 }
 
 #[cfg(test)]
@@ -93,8 +83,9 @@ mod tests {
                 let missing: Vec<_> = range.each().filter(|at| !pages.contains(at)).collect();
                 prop_assert_eq!(in_gaps, missing);
                 prop_assert!(gaps.windows(2).all(|pair| pair[0].to < pair[1].from));
-                let ranges = regions.ranges.iter().map(|(from, to)| Range::new(*from, *to));
-                prop_assert!(ranges.flat_map(Range::each).eq(pages.iter().copied()));
+                let ranges = regions.0.within(0, u64::MAX);
+                let all = ranges.flat_map(|(first, last, ())| (first..=last).map(Va::new));
+                prop_assert!(all.eq(pages.iter().copied()));
             }
         }
     }

@@ -7,7 +7,6 @@ pub mod jobs;
 pub mod lifetimes;
 pub mod numa;
 pub mod paging;
-mod ranges;
 pub mod ssd;
 pub mod thp;
 pub mod tiering;

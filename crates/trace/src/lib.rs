@@ -17,6 +17,7 @@ pub mod hash;
 pub mod import;
 pub mod info;
 pub mod output;
+pub mod ranges;
 pub mod reader;
 pub mod record;
 pub mod region;

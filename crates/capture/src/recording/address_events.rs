@@ -33,12 +33,9 @@ impl Recording<'_> {
         let range = |event| RegionEvent { thread, event, addr, length, ..<_>::default() };
         match kind {
             what::MAP | what::BRK => {
-                let mapping = Mapping {
-                    offset: word(Event::Offset),
-                    prot: protection(word(Event::Prot)).into(),
-                    name: name.into(),
-                    file: (word(Event::Device), word(Event::Inode)),
-                };
+                let prot = protection(word(Event::Prot)).into();
+                let file = (word(Event::Device), word(Event::Inode));
+                let mapping = Mapping::new(addr, word(Event::Offset), prot, name.into(), file);
                 let space = self.space(process);
                 if kind == what::BRK {
                     // Unmap only what is still heap: `mmap` can have replaced part of it.
@@ -140,7 +137,7 @@ impl Recording<'_> {
                 None => range,
             }
         };
-        let source = space.at(addr).map(|(start, _, mapping)| mapping.after(addr - start));
+        let source = space.at(addr).map(|(_, _, mapping)| mapping);
         let common = old.min(new);
         let mut events = Vec::new();
         if new < old {
@@ -161,7 +158,7 @@ impl Recording<'_> {
         }
         if new > old {
             // With an old length of 0, `mremap` maps a shared mapping a second time.
-            let mapping = source.map(|mapping| mapping.after(old));
+            let mapping = source.map(|mapping| mapping.moved(to.wrapping_sub(addr)));
             events.push(range(RegionKind::Map, to + old, new - old, mapping.as_ref()));
             if let Some(mapping) = mapping {
                 space.map(to + old, new - old, mapping);
@@ -208,11 +205,11 @@ fn ranges_are_valid(kind: u64, fixed: &[u64]) -> bool {
     }
 }
 
-/// `event` with the fields of `mapping`.
+/// `event` with the fields of `mapping`, which is at the event's address.
 fn with_mapping(event: RegionEvent, mapping: &Mapping) -> RegionEvent {
-    let Mapping { offset, prot, name, file: (device, inode) } = mapping;
-    let (prot, name) = (prot.to_string(), name.to_string());
-    RegionEvent { offset: *offset, prot, name, device: *device, inode: *inode, ..event }
+    let (offset, (device, inode)) = (mapping.offset(event.addr), mapping.file);
+    let (prot, name) = (mapping.prot.to_string(), mapping.name.to_string());
+    RegionEvent { offset, prot, name, device, inode, ..event }
 }
 
 /// Protection as in `/proc/PID/maps`, such as `rw-p`.

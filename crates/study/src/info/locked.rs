@@ -1,10 +1,10 @@
 //! Memory that a program locks (`mlock`), which the kernel cannot reclaim.
 
+use nearfar_trace::ranges::Ranges;
 use nearfar_trace::{RegionEvent, RegionKind};
 use rustc_hash::FxHashMap;
 
 use super::PAGE;
-use crate::ranges::Ranges;
 
 /// Peak locked bytes of all processes together. `process_of` returns the process of a thread.
 pub fn peak(events: &[RegionEvent], process_of: impl Fn(u32) -> u32) -> u64 {

@@ -6,10 +6,9 @@
 use std::collections::HashMap;
 
 use nearfar_trace::hash::PageMap;
+use nearfar_trace::ranges::Ranges;
 use nearfar_trace::{Reader, RegionEvent, RegionKind, Result};
 use rustc_hash::FxHashMap;
-
-use crate::ranges::Ranges;
 
 /// The region of addresses outside every mapping.
 pub const UNNAMED: &str = "(unnamed)";

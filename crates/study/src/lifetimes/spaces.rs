@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use nearfar_kernel::thp::Advice;
+use nearfar_trace::ranges::Ranges;
 use nearfar_trace::{Batch, RegionEvent, RegionKind, ThreadInfo};
 use rustc_hash::FxHashMap;
 
 use super::{PAGE_SHIFT, SPACE_SHIFT, place};
-use crate::ranges::Ranges;
 
 /// First 4 KiB page of the kernel's half of the address space, where traces have the page caches of
 /// files, shared by all processes.

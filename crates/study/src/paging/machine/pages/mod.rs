@@ -30,11 +30,11 @@ use std::collections::BTreeMap;
 use nearfar_hardware::table::prefetch;
 use nearfar_kernel::thp::khugepaged::Khugepaged;
 use nearfar_kernel::thp::{Advice, HUGE, ORDERS, Policy};
+use nearfar_trace::ranges::Ranges;
 
 use super::SMALL;
 use super::surroundings::Changed;
 use crate::lifetimes::{Backing, Change};
-use crate::ranges::Ranges;
 use crate::slot;
 pub use counts::{Events, Faults};
 use folios::{Folio, Folios};

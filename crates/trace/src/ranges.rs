@@ -1,4 +1,4 @@
-//! A map from non-overlapping ranges of pages to values, for the mappings of a process.
+//! A map from non-overlapping ranges of pages (or other numbers) to values, for the mappings of a process.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,16 @@ impl<T> Default for Ranges<T> {
     }
 }
 
-impl<T: Copy> Ranges<T> {
+impl<T: Clone> Ranges<T> {
+    /// The number of ranges.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// The value of the range that contains `page`.
     pub fn find(&self, page: u64) -> Option<T> {
-        let (_, &(last, value)) = self.0.range(..=page).next_back()?;
-        (page <= last).then_some(value)
+        let (_, (last, value)) = self.0.range(..=page).next_back()?;
+        (page <= *last).then(|| value.clone())
     }
 
     /// The ranges, cut to `first..=last`, in ascending order: first page, last page, value.
@@ -24,7 +29,7 @@ impl<T: Copy> Ranges<T> {
         let before = self.0.range(..first).next_back().filter(|(_, (end, _))| *end >= first);
         let inside = (first <= last).then(|| self.0.range(first..=last));
         (before.into_iter().chain(inside.into_iter().flatten()))
-            .map(move |(&start, &(end, value))| (start.max(first), end.min(last), value))
+            .map(move |(&start, (end, value))| (start.max(first), (*end).min(last), value.clone()))
     }
 
     /// Remove `first..=last`, splitting ranges that overlap it.
@@ -34,7 +39,7 @@ impl<T: Copy> Ranges<T> {
             let Some((&start, _)) = self.0.range(..=from).next_back() else { continue };
             let Some((end, value)) = self.0.remove(&start) else { continue };
             if start < from {
-                self.0.insert(start, (from - 1, value));
+                self.0.insert(start, (from - 1, value.clone()));
             }
             if end > to {
                 self.0.insert(to + 1, (end, value));
@@ -54,15 +59,16 @@ impl<T: Copy> Ranges<T> {
         T: PartialEq,
     {
         self.unmap(first, last);
-        if let Some((&start, &(end, before))) = self.0.range(..first).next_back()
+        if let Some((&start, (end, before))) = self.0.range(..first).next_back()
             && end + 1 == first
-            && before == value
+            && *before == value
         {
             first = start;
         }
-        if let Some(&(end, after)) = last.checked_add(1).and_then(|next| self.0.get(&next))
-            && after == value
+        if let Some((end, after)) = last.checked_add(1).and_then(|next| self.0.get(&next))
+            && *after == value
         {
+            let end = *end;
             self.0.remove(&(last + 1));
             last = end;
         }
@@ -72,8 +78,8 @@ impl<T: Copy> Ranges<T> {
     /// The first range that contains `page` or begins after it, uncut: first page, last page, value.
     pub fn at_or_after(&self, page: u64) -> Option<(u64, u64, T)> {
         let before = self.0.range(..=page).next_back().filter(|(_, (last, _))| *last >= page);
-        let (&first, &(last, value)) = before.or_else(|| self.0.range(page..).next())?;
-        Some((first, last, value))
+        let (&first, (last, value)) = before.or_else(|| self.0.range(page..).next())?;
+        Some((first, *last, value.clone()))
     }
 
     /// Move the ranges in `first..=last` by `by` pages (modulo 2^64) and apply `moved` to their values. The
@@ -89,7 +95,7 @@ impl<T: Copy> Ranges<T> {
 
     /// Remove all ranges except those whose value satisfies `keep`.
     pub fn retain(&mut self, mut keep: impl FnMut(T) -> bool) {
-        self.0.retain(|_, &mut (_, value)| keep(value));
+        self.0.retain(|_, (_, value)| keep(value.clone()));
     }
 }
 
