@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use nearfar_kernel::tiering::Settings;
+use serde::{Deserialize, Serialize};
 
 use crate::numbers::GROUP;
 use crate::{PAGE, Sizes, far};
 
 pub const VARIABLE: &str = "NEARFAR_RUN";
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// Bytes of fast memory.
     pub fast: u64,
@@ -35,52 +36,17 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// As lines `name=value`. No value may contain a newline.
+    /// As JSON.
     pub fn to_text(&self) -> String {
-        let mut lines = vec![
-            format!("fast={}", self.fast),
-            format!("far_size={}", self.far_size),
-            format!("far={}", self.far),
-            format!("far_latency_ns={}", self.far_latency_ns),
-            format!("epf={}", self.epf),
-            format!("policy={}", self.policy),
-            format!("remote={}", u8::from(self.remote)),
-            format!("launcher={}", self.launcher),
-            format!("shared={}", self.shared),
-            format!("bell={}", self.bell),
-        ];
-        lines.extend(self.knobs.iter().map(|(knob, value)| format!("knob.{knob}={value}")));
-        lines.join("\n")
+        serde_json::to_string(self).unwrap_or_default()
     }
 
     /// Parse the text of [`to_text`](Self::to_text).
     ///
     /// # Errors
-    /// An invalid line.
+    /// It is not such a text.
     pub fn from_text(text: &str) -> Result<Self, String> {
-        let mut setup = Self::default();
-        for line in text.lines() {
-            let wrong = || format!("{VARIABLE}: {line}");
-            let (key, value) = line.split_once('=').ok_or_else(wrong)?;
-            let number = || value.parse::<u64>().map_err(|_| wrong());
-            match key {
-                "fast" => setup.fast = number()?,
-                "far_size" => setup.far_size = number()?,
-                "far" => value.clone_into(&mut setup.far),
-                "far_latency_ns" => setup.far_latency_ns = number()?,
-                "epf" => value.clone_into(&mut setup.epf),
-                "policy" => value.clone_into(&mut setup.policy),
-                "remote" => setup.remote = number()? != 0,
-                "launcher" => setup.launcher = number()? as u32,
-                "shared" => setup.shared = number()? as u32,
-                "bell" => setup.bell = number()? as u32,
-                _ => {
-                    let knob = key.strip_prefix("knob.").ok_or_else(wrong)?;
-                    setup.knobs.insert(knob.to_owned(), value.to_owned());
-                }
-            }
-        }
-        Ok(setup)
+        serde_json::from_str(text).map_err(|error| format!("{VARIABLE}: {error}"))
     }
 
     pub fn settings(&self) -> Settings {
@@ -135,7 +101,7 @@ mod tests {
             bell: 4,
         };
         assert_eq!(Setup::from_text(&setup.to_text()), Ok(setup.clone()));
-        assert!(Setup::from_text("fast=x").is_err() && Setup::from_text("nothing").is_err());
+        assert!(Setup::from_text("fast=x").unwrap_err().starts_with("NEARFAR_RUN: "));
         let sizes = setup.sizes();
         assert_eq!(sizes.fast + sizes.window + sizes.spare as u64, 5 << 8);
         assert_eq!(sizes.pages, 1 << 30);

@@ -40,12 +40,9 @@ pub struct Head {
 }
 
 impl Head {
-    /// The run's setup. If its text is too long, the last knobs are missing.
+    /// The run's setup, without the knobs.
     pub fn setup(&self) -> Setup {
-        let text = self.setup.get();
-        // Every line ends with a newline: what follows the last newline is a truncated line.
-        let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
-        Setup::from_text(complete).unwrap_or_default()
+        Setup::from_text(&self.setup.get()).unwrap_or_default()
     }
 
     /// Record that the program's first process has ended, with its wait status.

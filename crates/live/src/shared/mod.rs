@@ -2,6 +2,7 @@
 //! share: a memfd with a head, and a block for each managed process image (a process from its start or an
 //! exec to the next exec or its end).
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -33,7 +34,7 @@ pub const CALL: [u8; 8] = 1u64.to_ne_bytes();
 /// The file's magic number. It depends on the version, the layout and the counters.
 const MAGIC: u64 = {
     let mut hash = 0xcbf2_9ce4_8422_2325;
-    hash = mixed(hash, concat!("nearfar-run 3 ", env!("CARGO_PKG_VERSION")).as_bytes());
+    hash = mixed(hash, concat!("nearfar-run 4 ", env!("CARGO_PKG_VERSION")).as_bytes());
     hash = mixed(hash, &(SIZE as u64).to_le_bytes());
     let mut at = 0;
     while at < Counters::NAMES.len() {
@@ -128,12 +129,12 @@ impl Shared {
         unsafe { self.start.as_ref() }
     }
 
-    /// Record the run's setup, before anything is started.
+    /// Record the run's setup before anything is started, without the knobs, which may be too long.
     pub fn begin(&self, setup: &Setup, began: u64) {
         let head = self.head();
         head.launcher.store(setup.launcher, Ordering::Relaxed);
         head.began.store(began, Ordering::Relaxed);
-        head.setup.set(&(setup.to_text() + "\n"));
+        head.setup.set(&Setup { knobs: BTreeMap::new(), ..setup.clone() }.to_text());
     }
 
     pub fn blocks(&self) -> &[Block] {
@@ -256,7 +257,6 @@ mod tests {
             reader.claimed().map(|(index, pid, _)| (index, pid)).collect::<Vec<_>>(),
             [(0, 7)]
         );
-        // The knob was too long.
         assert_eq!(reader.head().setup(), Setup { knobs: [].into(), ..setup });
         assert_eq!(reader.head().ended(), None);
         ours.head().end(137, Some("it hangs"));
