@@ -69,13 +69,21 @@ impl<K: Kernel> World<K> {
         Ok(frame)
     }
 
-    /// Move a parked frame to a missing page, writable.
-    pub(super) fn place_frame(&mut self, frame: Frame, at: Va) -> Result<(), Fail> {
-        match self.kernel.restore(frame, at) {
+    /// Move a parked frame to a missing page, or place a copy of it, on `node`.
+    pub(super) fn place_frame(
+        &mut self,
+        frame: Frame,
+        at: Va,
+        protect: bool,
+        node: NodeId,
+    ) -> Result<(), Fail> {
+        // A moved frame is writable, so a write-protected page needs a copy.
+        let moved = if protect { Err(Fail::Pinned) } else { self.kernel.restore(frame, at) };
+        match moved {
             Ok(()) => self.parking.empty.push(frame),
             // The mapping is locked, or its protection is not the parking area's: only a copy is possible.
             Err(Fail::Pinned) => {
-                self.kernel.place_copy(at, frame, false, NodeId::FAST)?;
+                self.kernel.place_copy(at, frame, protect, node)?;
                 self.release_frame(frame);
             }
             Err(fail) => return Err(fail),
@@ -86,24 +94,9 @@ impl<K: Kernel> World<K> {
     /// Return a parked page to the program's memory, write-protected or not.
     pub(super) fn restore(&mut self, page: Page, protect: bool) -> Result<(), Refused> {
         let (at, frame) = (self.numbers.address_of(page), self.pages.frame(page));
-        // A moved frame is writable, so a write-protected page needs a copy.
-        let mut copy = protect;
-        if !copy {
-            match self.kernel.restore(frame, at) {
-                Ok(()) => self.parking.empty.push(frame),
-                // As in `place_frame`.
-                Err(Fail::Pinned) => copy = true,
-                Err(fail) => return Err(self.refused(fail, "restoring a page", at)),
-            }
-        }
-        if copy {
-            let node =
-                if self.far_is_mapped { self.pages.state(page).node() } else { NodeId::FAST };
-            if let Err(fail) = self.kernel.place_copy(at, frame, protect, node) {
-                return Err(self.refused(fail, "restoring a page by a copy", at));
-            }
-            self.release_frame(frame);
-        }
+        let node = if self.far_is_mapped { self.pages.state(page).node() } else { NodeId::FAST };
+        let placed = self.place_frame(frame, at, protect, node);
+        placed.map_err(|fail| self.refused(fail, "restoring a page", at))?;
         self.event.moved += 1;
         self.pages.make_resident(page);
         Ok(())

@@ -1,6 +1,6 @@
 //! A far tier that stores pages in slots, one page in each: moves of pages into slots and out of them.
 
-use nearfar_kernel::tiering::{Page, Refused};
+use nearfar_kernel::tiering::{NodeId, Page, Refused};
 
 use super::World;
 use crate::far::{Arrival, Fault, Fetch};
@@ -55,7 +55,7 @@ impl<K: Kernel> World<K> {
         self.counters.far_loads += 1;
         let placed = match (&loaded, spare) {
             // The content was loaded into the spare frame: move the frame instead of copying the content.
-            (Ok(()), Some(frame)) => self.place_frame(frame, at),
+            (Ok(()), Some(frame)) => self.place_frame(frame, at, false, NodeId::FAST),
             (Ok(()), None) => self.kernel.place(at, &self.buffer, protect),
             // Nothing is placed, and the run ends.
             (Err(_), _) => Err(Fail::Again),

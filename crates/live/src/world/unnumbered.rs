@@ -5,7 +5,7 @@
 //! is **unnumbered** until it is placed in the program's memory: on a touch, or as soon as userfaultfd accepts
 //! requests (not while mappings change).
 
-use nearfar_kernel::tiering::{Page, Refused};
+use nearfar_kernel::tiering::{NodeId, Page, Refused};
 
 use super::page_table::{Entry, Location};
 use super::{FAR_NODE, PageFlags, World};
@@ -97,7 +97,7 @@ impl<K: Kernel> World<K> {
     pub(crate) fn place_unnumbered(&mut self, at: Va) -> Result<(), Refused> {
         let Some(backing) = self.unnumbered.get(&at).copied() else { return Err(Refused::State) };
         let placed = match backing {
-            Backing::Parked(frame) => self.place_frame(frame, at),
+            Backing::Parked(frame) => self.place_frame(frame, at, false, NodeId::FAST),
             Backing::Stored(_) => {
                 self.read(backing)?;
                 // Writable: the page is no longer managed.
