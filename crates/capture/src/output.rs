@@ -22,7 +22,8 @@ pub(crate) struct Output<'a> {
     /// Records to write at most.
     pub max: u64,
     pub schedule: Schedule,
-    /// Recording is over: for `stop_reason`, or because a limit was reached or the guest ended it.
+    /// Recording is over: for `stop_reason`, or because a limit was reached, the guest ended it, or the user
+    /// killed the program.
     pub stopped: bool,
     pub stop_reason: Option<StopReason>,
     pub interrupter: Interrupter<'a>,
@@ -36,15 +37,13 @@ pub(crate) struct Output<'a> {
     pub bursts: Vec<Burst>,
 }
 
-/// Why recording ended before the program.
+/// Why the rest of the program could not be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopReason {
     /// The program wrote to the shared memory.
     Forged,
     /// The limit of events in a trace was reached.
     TooManyEvents,
-    /// The user killed the program.
-    Killed,
 }
 
 impl Output<'_> {
@@ -64,7 +63,7 @@ impl Output<'_> {
             self.clock.note(began.elapsed().as_millis() as u64, records);
         }
         if self.interrupter.poll_if_due(records) {
-            self.stop(Some(StopReason::Killed));
+            self.stop(None);
         }
     }
 

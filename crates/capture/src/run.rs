@@ -19,9 +19,9 @@ use crate::interrupt::{Action, Interrupter, POLL_INTERVAL, SignalWitness, send};
 use crate::layout::{FETCH, FOLLOW};
 use crate::output::StopReason;
 use crate::probe::{no_room, not_started};
-use crate::program::Arch;
 use crate::recording::{LostProgram, Recording};
-use crate::sample::{Rate, counts};
+use crate::request::Request;
+use crate::sample::counts;
 use crate::schedule::{Due, Schedule, Start, TimeSpan};
 use crate::shared::Shared;
 use crate::streams::{Remaining, Streams};
@@ -33,32 +33,13 @@ use crate::vm::{Guest, Ports, Reports, Vm, VmStart};
 pub struct Options {
     /// The program and its arguments; for a virtual machine, the command that it is to run, if any.
     pub command: Vec<OsString>,
-    /// The virtual machine to run instead of a program.
-    pub vm: Option<Vm>,
     /// The trace folder to create.
     pub output: PathBuf,
     /// The plugin's shared library.
     pub plugin: PathBuf,
     /// Replace an existing trace.
     pub force: bool,
-    /// Record instruction fetches.
-    pub fetch: bool,
-    /// Record pages that are resident when recording begins late.
-    pub resident: bool,
-    /// What the recording of references waits for; `None`: the start of the program.
-    pub start: Option<Start>,
-    /// Stop recording this long after it began; the program runs on.
-    pub stop_after: Option<TimeSpan>,
-    /// Skip this many records first, but no events of address spaces.
-    pub skip_refs: u64,
-    /// Stop recording after this many records; the program keeps running.
-    pub max_refs: Option<u64>,
-    /// Architecture of the program.
-    pub arch: Arch,
-    /// Record child processes as well.
-    pub follow_forks: bool,
-    /// Record a sample of pages: its rate and its seed.
-    pub sample: Option<(Rate, u64)>,
+    pub request: Request,
 }
 
 /// How the program ended.
@@ -87,15 +68,20 @@ pub struct Outcome {
 /// records so far.
 ///
 /// # Errors
-/// No such program, no QEMU, or the trace cannot be written. A failing program is no error.
+/// Options that conflict, no such program, no QEMU, or the trace cannot be written. A failing program is
+/// no error.
 pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Outcome> {
+    let request = &options.request;
+    let (mut start, stop_after, max_refs) = request.limits()?;
+    let vm = request.virtual_machine()?;
+    let sample = request.sample.map(|rate| (rate, request.sample_seed.0));
+    let skip_refs = request.skip_refs.0;
     // Catch the start signal first: it may be sent as soon as this process can be seen.
-    let mut start = options.start.clone();
-    if let (None, Some(vm)) = (&start, &options.vm) {
+    if let (None, Some(vm)) = (&start, &vm) {
         start = (vm.start != VmStart::Boot).then(|| Start::Guest(vm.start.clone()));
     }
-    let schedule = Schedule::new(start.clone(), options.stop_after.as_ref().map(TimeSpan::time));
-    let target = Target::new(&options.command, options.arch, options.vm.as_ref())?;
+    let schedule = Schedule::new(start.clone(), stop_after.as_ref().map(TimeSpan::time));
+    let target = Target::new(&options.command, request.arch, vm.as_ref())?;
     if !options.plugin.is_file() {
         let place = options.plugin.display().to_string();
         return Err(Error::missing(
@@ -104,25 +90,25 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
             "run `make plugin`",
         ));
     }
-    let follow = if options.follow_forks { FOLLOW } else { 0 };
-    let fetch = if options.fetch { FETCH } else { 0 };
+    let follow = if request.follow_forks { FOLLOW } else { 0 };
+    let fetch = if request.fetch { FETCH } else { 0 };
     let shared = Shared::create(follow | fetch).map_err(|e| {
         let what = format!("cannot create the shared memory that QEMU writes to: {e}");
         Error::input("memory", what, "check the limits (`ulimit -v`, `ulimit -f`)")
     })?;
-    if let Some((rate, seed)) = options.sample {
+    if let Some((rate, seed)) = sample {
         rate.set(shared.header(), seed);
     }
     let (arch, mut detail) = (target.arch(), target.describe());
-    let skipped = format!("recording began after {} records", options.skip_refs);
+    let skipped = format!("recording began after {skip_refs} records");
     let described = start.as_ref().map(Start::describe);
     let started = format!("recording began {}", described.as_deref().unwrap_or_default());
     for (set, text) in [
-        (!options.fetch, "without instruction fetches"),
-        (!options.resident, "without pages resident before recording"),
-        (options.follow_forks, "child processes recorded"),
+        (!request.fetch, "without instruction fetches"),
+        (!request.resident, "without pages resident before recording"),
+        (request.follow_forks, "child processes recorded"),
         (described.is_some(), started.as_str()),
-        (options.skip_refs > 0, skipped.as_str()),
+        (skip_refs > 0, skipped.as_str()),
     ] {
         if set {
             detail = format!("{detail}; {text}");
@@ -130,16 +116,16 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
     }
     // A trace of a virtual machine is complete without its boot.
     let late = start.as_ref().is_some_and(|start| !matches!(start, Start::Guest(_)));
-    let late = late || options.skip_refs > 0;
-    let missing = [(late, "its start"), (!options.resident, "memory resident before recording")];
+    let late = late || skip_refs > 0;
+    let missing = [(late, "its start"), (!request.resident, "memory resident before recording")];
     let missing = missing.into_iter().filter(|part| part.0).map(|part| part.1);
     let source = Source {
         kind: "capture".into(),
         detail,
         command: options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         arch: arch.into(),
-        vm_memory_bytes: options.vm.as_ref().map_or(0, |vm| vm.memory),
-        sample: options.sample.map(|(rate, seed)| rate.sample(seed)),
+        vm_memory_bytes: vm.as_ref().map_or(0, |vm| vm.memory),
+        sample: sample.map(|(rate, seed)| rate.sample(seed)),
         unrecorded: Some(missing.map(str::to_owned).collect()),
         ..Source::default()
     };
@@ -175,11 +161,11 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
     };
     // Closes QEMU's ends of console and port, which QEMU has inherited.
     let ports = connections.map(|(ports, _)| ports);
-    let guest = options.vm.as_ref().zip(ports.as_ref());
+    let guest = vm.as_ref().zip(ports.as_ref());
     let interrupter = Interrupter::new(child.id(), witness, poll);
-    let limits = (options.skip_refs, options.max_refs, schedule);
-    let recording = Recording::new(&shared, writer, options.fetch, limits, interrupter);
-    let mut streams = Streams::new(&shared, recording, options.follow_forks, options.resident);
+    let limits = (skip_refs, max_refs, schedule);
+    let recording = Recording::new(&shared, writer, request.fetch, limits, interrupter);
+    let mut streams = Streams::new(&shared, recording, request.follow_forks, request.resident);
     let received = receive(&shared, &mut streams, &child, guest);
     let status = child.wait().map_err(|e| Error::io(&emulator, "cannot be waited for", &e))?;
     received?;
@@ -188,9 +174,8 @@ pub fn run(options: &Options, poll: &mut dyn FnMut(u64) -> Action) -> Result<Out
         streams.into_writer().discard();
         return Err(not_started(&emulator, status, interrupted));
     }
-    let reports = ports.as_ref().map(|ports| &ports.reports);
-    let outcome = finish(&shared, streams, status, options, reports)?;
-    if options.vm.is_none() {
+    let outcome = finish(&shared, streams, status, request, guest)?;
+    if vm.is_none() {
         copy_perf_map(child.id(), &options.output);
     }
     Ok(outcome)
@@ -356,9 +341,10 @@ fn finish(
     shared: &Shared,
     mut streams: Streams<'_>,
     status: ExitStatus,
-    options: &Options,
-    reports: Option<&Reports>,
+    request: &Request,
+    guest: Option<(&Vm, &Ports)>,
 ) -> Result<Outcome> {
+    let reports = guest.map(|(_, ports)| &ports.reports);
     let recording = &mut streams.recording;
     let interrupter = &recording.out.interrupter;
     let of_command = reports.and_then(Reports::status).filter(|status| *status >= 0);
@@ -394,9 +380,9 @@ fn finish(
         let start = start.describe();
         format!("nothing is recorded: the program ended before recording began ({start})")
     });
-    let lacks = options.vm.as_ref().zip(reports).and_then(|(vm, reports)| {
+    let lacks = guest.and_then(|(vm, ports)| {
         let out = &streams.recording.out;
-        reports.lacks(vm, out.has_begun(), out.stopped)
+        ports.reports.lacks(vm, out.has_begun(), out.stopped)
     });
     let reason = incomplete(shared, &streams.recording, end);
     let reason = lacks.filter(|_| end != End::Interrupted).or(reason).or(no_data).or(not_begun);
@@ -407,9 +393,9 @@ fn finish(
     let (references, bursts) =
         (streams.recording.out.references, std::mem::take(&mut streams.recording.out.bursts));
     let mut writer = streams.into_writer();
-    if let Some((rate, seed)) = options.sample {
-        let rate = rate.at_end(shared.header());
-        let references = counts(references, options.fetch);
+    if let Some(rate) = request.sample {
+        let (rate, seed) = (rate.at_end(shared.header()), request.sample_seed.0);
+        let references = counts(references, request.fetch);
         // With all pages, the trace is no sample.
         let sample = (rate < 1.0).then_some(PageSample { rate, seed, references, bursts });
         writer.change_source(|source| source.sample = sample);
@@ -465,7 +451,7 @@ fn incomplete(shared: &Shared, recording: &Recording<'_>, end: End) -> Option<St
         Some(StopReason::TooManyEvents) => {
             Some("there were more events of address spaces than a trace can hold")
         }
-        Some(StopReason::Killed) | None => None,
+        None => None,
     };
     if let Some(what) = what {
         let records = out.writer.records();

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use nearfar_capture::{Action, Options, Request, probe, run};
+use nearfar_capture::{Action, Options, probe, run};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -24,24 +24,8 @@ pub(crate) fn capture_run(
     force: bool,
     progress: Py<PyAny>,
 ) -> PyResult<String> {
-    let request: Request = crate::given::read(options)?;
-    let (start, stop_after, max_refs) = request.limits().map_err(raise)?;
-    let options = Options {
-        command,
-        vm: request.virtual_machine().map_err(raise)?,
-        output,
-        plugin,
-        force,
-        fetch: request.fetch,
-        resident: request.resident,
-        skip_refs: request.skip_refs.0,
-        max_refs,
-        start,
-        stop_after,
-        arch: request.arch,
-        follow_forks: request.follow_forks,
-        sample: request.sample.map(|rate| (rate, request.sample_seed.0)),
-    };
+    let request = crate::given::read(options)?;
+    let options = Options { command, output, plugin, force, request };
     let mut raised: Option<PyErr> = None;
     let outcome = py.detach(|| {
         run(&options, &mut |records| {
