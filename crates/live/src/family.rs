@@ -96,8 +96,9 @@ fn signal(pid: u32, number: i32) {
 /// The fields of `stat` after the name (state, parent's PID, ...), of the process or thread with this folder
 /// in `/proc`.
 pub(crate) fn stat(folder: &str) -> Option<String> {
-    let text = fs::read_to_string(format!("{folder}/stat")).ok()?;
-    Some(text.rsplit_once(") ")?.1.to_owned())
+    let text = fs::read(format!("{folder}/stat")).ok()?;
+    // The name may contain any bytes.
+    Some(String::from_utf8_lossy(&text).rsplit_once(") ")?.1.to_owned())
 }
 
 /// Whether a process has a thread that has not ended. Its main thread may have ended before others.
@@ -180,9 +181,11 @@ mod tests {
     fn all_descendants_are_killed() {
         let _alone = KILLS.lock().unwrap();
         let (shared, _file) = Shared::create().unwrap();
-        let mut child = Command::new("sh").args(["-c", "sleep 100 & wait"]).spawn().unwrap();
+        // The name of a process need not be UTF-8.
+        let script = r"(printf '\377' >/proc/self/comm; sleep 100; :) & wait";
+        let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
         let mut family = descendants(child.id());
-        while family.len() < 2 {
+        while family.len() < 3 {
             thread::yield_now();
             family = descendants(child.id());
         }

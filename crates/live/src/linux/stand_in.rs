@@ -3,13 +3,14 @@
 //! A faulting thread sleeps in the kernel until its page arrives, and frees its processor. To emulate a core
 //! that waits for the far tier instead (`--epf none`), another thread keeps the processor busy. A signal
 //! handler that busy-waits (`UFFD_FEATURE_SIGBUS`) would break most programs: system calls that access a
-//! missing page would fail, including those that wait for a lock (`tests.rs` has a test).
+//! missing page would fail, including those that wait for a lock.
 
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::{CpuSet, Pid, futex, sched_setaffinity};
+
+use crate::family::stat;
 
 /// States of a stand-in.
 const IDLE: u32 = 0;
@@ -88,15 +89,15 @@ impl StandInThread {
 
 /// The processor on which a thread ran last: field 39 of its `stat` (proc(5)).
 fn processor_of(thread: u32) -> Option<usize> {
-    let text = fs::read(format!("/proc/{thread}/task/{thread}/stat")).ok()?;
-    // The name, field 2, may contain blanks and parentheses. After it, field n is at n - 2.
-    let rest = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];
-    let field = rest.split(|byte| *byte == b' ').nth(37)?;
-    std::str::from_utf8(field).ok()?.trim().parse().ok()
+    let fields = stat(&format!("/proc/{thread}/task/{thread}"))?;
+    // The first is field 3.
+    fields.split_ascii_whitespace().nth(36)?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// Processor time of a thread of this process, in ticks: fields 14 and 15 of its `stat`.
