@@ -79,36 +79,3 @@ pub struct Counters {
     pub accesses: [[u64; 2]; MAX_NODES],
     pub tlb_misses: u64,
 }
-
-impl Counters {
-    /// All counters, in a fixed order.
-    pub fn all(&self) -> Vec<u64> {
-        let Self {
-            fast_allocated,
-            fast_freed,
-            promotions,
-            demotions,
-            demotions_remapped,
-            demotions_copied,
-            shadow_copies,
-            shadow_faults,
-            shadow_reclaims,
-            aborts,
-            hint_faults,
-            write_faults,
-            frames_copied,
-            splits,
-            accesses,
-            tlb_misses,
-        } = *self;
-        // Arrays of one length, which `concat` needs.
-        let pages = [fast_allocated, fast_freed, promotions, demotions, demotions_remapped];
-        let shadows = [demotions_copied, shadow_copies, shadow_faults, shadow_reclaims, aborts];
-        let others = [hint_faults, write_faults, frames_copied, splits, tlb_misses];
-        [pages, shadows, others]
-            .concat()
-            .into_iter()
-            .chain(accesses.into_iter().flatten())
-            .collect()
-    }
-}

@@ -151,7 +151,7 @@ pub(super) fn run_alone(
         before += phase.accesses;
         case.check(engine, phase)?;
         outcome.rows.push(case.row(engine, (0, workload), phase, &from, began));
-        from = *engine.world.counters();
+        from = *engine.world.counters_of(0);
     }
     Ok(outcome)
 }

@@ -199,7 +199,8 @@ pub(super) fn run_tenants(
             engine.foresee(&forecast);
         }
     }
-    let counted: u64 = engine.world.counters().accesses.iter().flatten().sum();
+    let counts = (0..tenants.len()).map(|tenant| Moment::now(engine, tenant).accesses());
+    let counted: u64 = counts.sum();
     if counted != total {
         let what = format!("{total} accesses, counted {counted}");
         return Err(Error::input(format!("tiering: {}", case.source.label), what, "report this"));

@@ -297,7 +297,7 @@ fn ended_translations_leave_the_tlb() {
         let zeros = Access::new(Access::ZEROS.number(), false);
         let again = [Access::new(0, false), Access::new(1, false), zeros];
         engine.run_block(&Block { accesses: again.repeat(2), ends }).unwrap();
-        (engine.world.counters().tlb_misses, engine.world.reached().ps())
+        (engine.world.counters_of(0).tlb_misses, engine.world.reached().ps())
     };
     let (plain, begun) = run(Vec::new());
     assert_eq!(plain, 3);

@@ -152,7 +152,7 @@ fn same_state(one: &dyn Memory, other: &dyn Memory) {
 /// Only without huge pages, because counters count each as 512 pages.
 fn remaps_match_log(world: &World) {
     let log = world.log.as_deref().unwrap_or_default();
-    let count = world.counters();
+    let count = world.counters_of(0);
     let remapped = log.iter().filter(|(_, action)| matches!(action, Action::Remapped(_))).count();
     let base_pages = world.huge.is_empty();
     assert!(!base_pages || count.demotions_remapped == remapped as u64);
@@ -215,7 +215,7 @@ proptest! {
                 .collect();
             engine.run(&part).unwrap();
             prop_assert_eq!(engine.world.check(), Ok(()));
-            let count = engine.world.counters();
+            let count = engine.world.counters_of(0);
             let change = count.promotions as i64 - count.demotions as i64;
             prop_assert_eq!(fast(&engine.world) - began, change);
         }

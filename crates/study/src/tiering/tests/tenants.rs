@@ -27,7 +27,7 @@ proptest! {
             let world = World::new(plain_hardware(2), &[64, 8], TENANT_PAGES);
             let mut engine = without_policy(world, false);
             engine.run_block(&block(&accesses_and_ends(program, 0))).unwrap();
-            (engine.world.reached(), *engine.world.counters(), engine.world.used_frames(0))
+            (engine.world.reached(), *engine.world.counters_of(0), engine.world.used_frames(0))
         });
         let world = World::new(two_tenants([0.0; 2]), &[64, 8], 2 * TENANT_PAGES);
         let mut engine = without_policy(world, false);

@@ -23,7 +23,9 @@ pub(super) fn run_all(engine: &mut Engine, threads: &[Vec<Access>]) {
     assert_eq!(done, total);
     engine.world.join();
     engine.world.check().unwrap();
-    assert_eq!(engine.world.counters().accesses.iter().flatten().sum::<u64>(), total);
+    let counts =
+        (0..engine.world.tenants()).map(|tenant| engine.world.counters_of(tenant.into()).accesses);
+    assert_eq!(counts.flatten().flatten().sum::<u64>(), total);
 }
 
 fn parallel(threads: usize) -> Hardware {

@@ -9,7 +9,7 @@ use nearfar_hardware::table::on_huge_pages;
 use nearfar_kernel::tiering::{Action, Context, HUGE, Memory, NodeId, Page, Refused, Thread, Time};
 use rustc_hash::FxHashMap;
 
-use super::counters::{Counters, Hardware, MAX_NODES};
+use super::counters::{Hardware, MAX_NODES};
 use super::tlb::Tlb;
 
 mod cost;
@@ -77,7 +77,6 @@ pub struct World {
     pub(super) period: [u64; 2],
     /// Cache lines until the next sample of a load, and of a store.
     pub(super) left: [i64; 2],
-    pub(super) counters: Counters,
     /// Log of all actions, if enabled.
     pub log: Option<Vec<(Time, Action)>>,
 }
@@ -131,7 +130,6 @@ impl World {
             metered: Time::default(),
             period: [0; 2],
             left: [i64::MAX; 2],
-            counters: Counters::default(),
             log: None,
         };
         world.update_costs();
@@ -141,10 +139,6 @@ impl World {
     /// Let pages be mapped as huge pages from now on.
     pub fn use_huge_pages(&mut self) {
         self.huge = vec![0; self.entries.len().div_ceil(HUGE as usize).div_ceil(64)];
-    }
-
-    pub fn counters(&self) -> &Counters {
-        &self.counters
     }
 
     pub(super) fn hardware(&self) -> &Hardware {

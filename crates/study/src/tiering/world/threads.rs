@@ -151,10 +151,11 @@ impl World {
             demand.loads += loads;
             demand.stores += stores;
         }
-        let misses = self.counters.tlb_misses - tlb_misses;
+        let misses = self.accounts.iter().map(|account| account.counters.tlb_misses).sum();
+        let new_misses: u64 = misses - tlb_misses;
         self.load = Load {
-            other_work_ps: events + misses as f64 * self.walk as f64 + work,
-            tlb_misses: self.counters.tlb_misses,
+            other_work_ps: events + new_misses as f64 * self.walk as f64 + work,
+            tlb_misses: misses,
             demands,
             ..Load::default()
         };
