@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::lives::{PlainFrame, PlainMemory};
+use super::naive;
 
 const INACTIVE_ANON: usize = 0;
 const ACTIVE_ANON: usize = 1;
@@ -22,8 +23,8 @@ pub struct PlainLinux {
     lru_add: Vec<(u64, usize)>,
     /// Pages in `lists` or `lru_add`.
     held: HashSet<u64>,
-    /// Pages evicted by the last reference.
-    pub evicted: Vec<u64>,
+    /// Pages evicted by the current reference.
+    evicted: Vec<u64>,
     nonresident_age: u64,
     anon_cost: u64,
     file_cost: u64,
@@ -32,7 +33,6 @@ pub struct PlainLinux {
     /// `memory.stat` when it was last flushed: lengths of the lists, and `activated_at_refault`.
     stat: ([u64; 4], [u64; 2]),
     faults: u64,
-    pub flushed: u64,
 }
 
 #[derive(Default, Clone)]
@@ -40,7 +40,6 @@ pub struct PlainPage {
     young: bool,
     referenced: bool,
     workingset: bool,
-    dirty: bool,
     pub of_file: bool,
     pub executable: bool,
     /// Discarded while resident; whether it was written since.
@@ -139,7 +138,6 @@ impl PlainLinux {
                 freed += 1;
                 self.held.remove(&p);
                 self.evicted.push(p);
-                self.flushed += u64::from(page.dirty);
                 let mut shadow = None;
                 if page.lazy.is_none() {
                     pageout += u64::from(!file);
@@ -291,9 +289,22 @@ impl PlainLinux {
         }
     }
 
-    /// Apply a reference. Returns whether it faults.
-    pub fn access(&mut self, p: u64, write: bool) -> bool {
-        self.evicted.clear();
+    fn pages_of(&mut self, lists: [usize; 3]) -> u64 {
+        lists.map(|list| self.page_state(list)).iter().sum()
+    }
+}
+
+impl PlainMemory for PlainLinux {
+    fn begin(&mut self, frame: u64, of: &PlainFrame) {
+        let page = self.pages.entry(frame).or_default();
+        (page.of_file, page.executable) = (of.of_file, of.executable);
+    }
+
+    fn has(&self, p: u64) -> bool {
+        self.held.contains(&p)
+    }
+
+    fn reference(&mut self, p: u64) -> Option<Vec<u64>> {
         let fault = !self.has(p);
         if fault {
             self.faults += 1;
@@ -325,30 +336,8 @@ impl PlainLinux {
                 self.lru_add_drain();
             }
         }
-        let page = self.pages.get_mut(&p).unwrap();
-        page.young = true;
-        page.dirty |= write;
-        fault
-    }
-
-    fn pages_of(&mut self, lists: [usize; 3]) -> u64 {
-        lists.map(|list| self.page_state(list)).iter().sum()
-    }
-}
-
-impl PlainMemory for PlainLinux {
-    fn begin(&mut self, frame: u64, of: &PlainFrame) {
-        let page = self.pages.entry(frame).or_default();
-        (page.of_file, page.executable) = (of.of_file, of.executable);
-    }
-
-    fn has(&self, p: u64) -> bool {
-        self.held.contains(&p)
-    }
-
-    fn reference(&mut self, p: u64) -> Vec<u64> {
-        self.access(p, false);
-        self.evicted.clone()
+        self.pages.get_mut(&p).unwrap().young = true;
+        fault.then(|| std::mem::take(&mut self.evicted))
     }
 
     fn free(&mut self, p: u64) {
@@ -391,7 +380,5 @@ pub fn naive_linux(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
 
 /// As [`naive_linux`], with statistics updated at every `every`th fault.
 pub fn with_statistics(refs: &[(u64, bool)], frames: usize, every: u64) -> (u64, u64) {
-    let mut lists = PlainLinux::new(frames, 200, every);
-    let faults = refs.iter().filter(|&&(page, write)| lists.access(page, write)).count();
-    (faults as u64, lists.flushed)
+    naive(refs, &mut PlainLinux::new(frames, 200, every))
 }

@@ -6,7 +6,7 @@ mod steps;
 
 use std::collections::{BTreeMap, HashMap};
 
-pub use memories::PlainMemory;
+pub use memories::{PlainClock, PlainLru, PlainMemory, tlb_misses};
 use nearfar_trace::{RegionEvent, RegionKind, Source, Writer, WriterOptions};
 pub use steps::steps;
 

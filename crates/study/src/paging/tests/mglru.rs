@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use super::lives::{PlainFrame, PlainMemory};
+use super::naive;
 
 #[derive(Default)]
 pub struct PlainMglru {
@@ -29,15 +30,13 @@ pub struct PlainMglru {
     avg_total: [u64; 2],
     /// Page tables to walk; `None`: all.
     filter: Option<HashSet<u64>>,
-    /// Pages evicted by the last reference.
-    pub evicted: Vec<u64>,
-    pub flushed: u64,
+    /// Pages evicted by the current reference.
+    evicted: Vec<u64>,
 }
 
 #[derive(Default, Clone)]
 pub struct PlainPage {
     young: bool,
-    dirty: bool,
     pub of_file: bool,
     pub place: u64,
     generation: u64,
@@ -285,7 +284,6 @@ impl PlainMglru {
             } else {
                 self.held.remove(&p);
                 self.evicted.push(p);
-                self.flushed += u64::from(page.dirty);
                 let mut shadow = None;
                 if page.lazy.is_none() {
                     let kind = usize::from(page.of_file);
@@ -340,10 +338,19 @@ impl PlainMglru {
             swappiness = swappiness.max(1);
         }
     }
+}
 
-    /// Apply a reference. Returns whether it faults.
-    pub fn access(&mut self, p: u64, write: bool) -> bool {
-        self.evicted.clear();
+impl PlainMemory for PlainMglru {
+    fn begin(&mut self, frame: u64, of: &PlainFrame) {
+        let page = self.pages.entry(frame).or_default();
+        (page.of_file, page.place) = (of.of_file, of.place);
+    }
+
+    fn has(&self, p: u64) -> bool {
+        self.held.contains(&p)
+    }
+
+    fn reference(&mut self, p: u64) -> Option<Vec<u64>> {
         let fault = !self.has(p);
         if fault {
             if self.held.len() == self.frames {
@@ -361,26 +368,8 @@ impl PlainMglru {
             self.held.insert(p);
             self.add(p, self.max_seq);
         }
-        let page = self.pages.get_mut(&p).unwrap();
-        page.young = true;
-        page.dirty |= write;
-        fault
-    }
-}
-
-impl PlainMemory for PlainMglru {
-    fn begin(&mut self, frame: u64, of: &PlainFrame) {
-        let page = self.pages.entry(frame).or_default();
-        (page.of_file, page.place) = (of.of_file, of.place);
-    }
-
-    fn has(&self, p: u64) -> bool {
-        self.held.contains(&p)
-    }
-
-    fn reference(&mut self, p: u64) -> Vec<u64> {
-        self.access(p, false);
-        self.evicted.clone()
+        self.pages.get_mut(&p).unwrap().young = true;
+        fault.then(|| std::mem::take(&mut self.evicted))
     }
 
     fn free(&mut self, p: u64) {
@@ -427,10 +416,8 @@ impl PlainMemory for PlainMglru {
 /// (faults, dirty evictions) without lifetimes.
 pub fn naive_mglru(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
     let mut lists = PlainMglru::new(frames, 200);
-    let mut faults = 0;
-    for &(place, write) in refs {
+    for &(place, _) in refs {
         lists.pages.entry(place).or_default().place = place;
-        faults += u64::from(lists.access(place, write));
     }
-    (faults, lists.flushed)
+    naive(refs, &mut lists)
 }

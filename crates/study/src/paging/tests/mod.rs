@@ -4,9 +4,10 @@ mod linux;
 pub mod lives;
 mod mglru;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet};
 
 use linux::naive_linux;
+use lives::{Log, PlainClock, PlainLru, PlainMemory, tlb_misses};
 use mglru::naive_mglru;
 use nearfar_hardware::tlb::Level;
 use nearfar_schema::Choice;
@@ -26,68 +27,39 @@ fn references(records: &[Record], page: u64) -> Vec<(u64, bool)> {
         .collect()
 }
 
+/// The pages of references that miss in a TLB level.
 pub(in crate::paging) fn naive_lru_misses(pages: &[u64], entries: usize, sets: u64) -> Vec<u64> {
-    let mut lists = vec![Vec::<u64>::new(); sets as usize];
-    let mut missed = Vec::new();
-    for &page in pages {
-        let list = &mut lists[(page % sets) as usize];
-        match list.iter().position(|&p| p == page) {
-            Some(place) => {
-                list.remove(place);
-            }
-            None => {
-                missed.push(page);
-                if list.len() == entries / sets as usize {
-                    list.remove(0);
-                }
-            }
-        }
-        list.push(page);
-    }
-    missed
+    let access = |&page: &u64| Log::Access { page, frame: None, write: false };
+    let log: Vec<Log> = pages.iter().map(access).collect();
+    let page = |step| match step {
+        Log::Access { page, .. } => Some(page),
+        _ => None,
+    };
+    tlb_misses(&log, entries, sets).into_iter().filter_map(page).collect()
 }
 
-/// (faults, dirty evictions) of CLOCK as a queue, whose front is the hand.
-pub(in crate::paging) fn naive_clock(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
-    let mut queue: VecDeque<(u64, bool, bool)> = VecDeque::new();
+/// (faults, dirty evictions) of references (page, whether it writes) in a memory.
+fn naive(refs: &[(u64, bool)], memory: &mut dyn PlainMemory) -> (u64, u64) {
     let (mut faults, mut flushed) = (0, 0);
+    let mut dirty = HashSet::new();
     for &(page, write) in refs {
-        if let Some(entry) = queue.iter_mut().find(|entry| entry.0 == page) {
-            entry.1 = true;
-            entry.2 |= write;
-            continue;
+        if let Some(victims) = memory.reference(page) {
+            faults += 1;
+            flushed += victims.iter().filter(|victim| dirty.remove(*victim)).count() as u64;
         }
-        faults += 1;
-        if queue.len() == frames {
-            while let Some((p, marked, dirty)) = queue.pop_front() {
-                if !marked {
-                    flushed += u64::from(dirty);
-                    break;
-                }
-                queue.push_back((p, false, dirty));
-            }
+        if write {
+            dirty.insert(page);
         }
-        queue.push_back((page, true, write));
     }
     (faults, flushed)
+}
+
+pub(in crate::paging) fn naive_clock(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
+    naive(refs, &mut PlainClock::new(frames))
 }
 
 pub(in crate::paging) fn naive_lru(refs: &[(u64, bool)], frames: usize) -> (u64, u64) {
-    let (mut list, mut faults, mut flushed) = (Vec::<(u64, bool)>::new(), 0, 0);
-    for &(page, write) in refs {
-        let mut entry = (page, write);
-        match list.iter().position(|e| e.0 == page) {
-            Some(place) => entry.1 |= list.remove(place).1,
-            None => {
-                faults += 1;
-                if list.len() == frames {
-                    flushed += u64::from(list.remove(0).1);
-                }
-            }
-        }
-        list.push(entry);
-    }
-    (faults, flushed)
+    naive(refs, &mut PlainLru(Vec::new(), frames))
 }
 
 pub fn store(records: &[Record], folder: &std::path::Path) -> nearfar_trace::Reader {
@@ -145,7 +117,7 @@ fn check(records: &[Record], pages: &[u64], tlb: &str, policy: &str, plain: Plai
         assert_eq!((cell.tlb_misses, cell.tlb_second_hits), (misses, second), "tlb, {place}");
         let expected = plain(&refs, cell.frames as usize);
         assert_eq!((cell.faults, cell.dirty_evictions), expected, "faults, {place}");
-        let distinct: std::collections::HashSet<_> = refs.iter().map(|r| r.0).collect();
+        let distinct: HashSet<_> = refs.iter().map(|r| r.0).collect();
         assert_eq!(cell.pages, distinct.len() as u64);
         assert!(cell.faults >= cell.pages, "compulsory bound, {place}");
     }

@@ -1,6 +1,6 @@
 //! Tests of studies with lifetimes against reference implementations.
 
-use super::memories::{PlainClock, PlainLru, PlainMemory, replay, tlb_misses};
+use super::memories::replay;
 use super::*;
 use crate::paging::tests::linux::PlainLinux;
 use crate::paging::tests::mglru::PlainMglru;

@@ -14,8 +14,8 @@ pub trait PlainMemory {
     /// The next reference to a frame is its first.
     fn begin(&mut self, _frame: u64, _of: &PlainFrame) {}
     fn has(&self, frame: u64) -> bool;
-    /// Reference a frame. Returns the frames that are evicted for it.
-    fn reference(&mut self, frame: u64) -> Vec<u64>;
+    /// Reference a frame. Returns the frames that are evicted for it; `None`: it was in memory.
+    fn reference(&mut self, frame: u64) -> Option<Vec<u64>>;
     fn free(&mut self, frame: u64);
     fn discard(&mut self, _frame: u64) {}
     /// A discarded frame is in use again.
@@ -39,15 +39,15 @@ impl PlainMemory for PlainClock {
         self.places.iter().flatten().any(|place| place.0 == frame)
     }
 
-    fn reference(&mut self, frame: u64) -> Vec<u64> {
+    fn reference(&mut self, frame: u64) -> Option<Vec<u64>> {
         if let Some(place) = self.places.iter_mut().flatten().find(|place| place.0 == frame) {
             place.1 = true;
-            return Vec::new();
+            return None;
         }
         let new = Some((frame, true));
         if let Some(free) = self.free.pop() {
             self.places[free] = new;
-            return Vec::new();
+            return Some(Vec::new());
         }
         loop {
             let hand = self.hand;
@@ -56,7 +56,7 @@ impl PlainMemory for PlainClock {
             if !std::mem::take(marked) {
                 let held = *held;
                 self.places[hand] = new;
-                return vec![held];
+                return Some(vec![held]);
             }
         }
     }
@@ -78,10 +78,13 @@ impl PlainMemory for PlainLru {
         self.0.contains(&frame)
     }
 
-    fn reference(&mut self, frame: u64) -> Vec<u64> {
-        self.0.retain(|held| *held != frame);
+    fn reference(&mut self, frame: u64) -> Option<Vec<u64>> {
+        let place = self.0.iter().position(|held| *held == frame);
+        place.map(|place| self.0.remove(place));
+        let full = self.0.len() == self.1;
+        let victims = if full { vec![self.0.remove(0)] } else { Vec::new() };
         self.0.push(frame);
-        if self.0.len() > self.1 { vec![self.0.remove(0)] } else { Vec::new() }
+        place.is_none().then_some(victims)
     }
 
     fn free(&mut self, frame: u64) {
@@ -106,7 +109,7 @@ pub fn replay(world: &World, memory: &mut dyn PlainMemory) -> Counts {
                 if first {
                     memory.begin(id, &world.frames[frame]);
                 }
-                if !memory.has(id) {
+                if let Some(victims) = memory.reference(id) {
                     counts.faults += 1;
                     *match (of_file, first, void[frame].0) {
                         (true, true, _) => &mut counts.kinds.file_reads,
@@ -114,15 +117,14 @@ pub fn replay(world: &World, memory: &mut dyn PlainMemory) -> Counts {
                         (false, false, false) => &mut counts.kinds.swap_ins,
                         (false, ..) => &mut counts.kinds.zero_fills,
                     } += 1;
-                }
-                for victim in memory.reference(id) {
-                    let victim = victim as usize;
-                    if std::mem::take(&mut dirty[victim]) {
-                        counts.dirty += 1;
-                        *match world.frames[victim].of_file {
-                            true => &mut counts.kinds.write_backs,
-                            false => &mut counts.kinds.swap_outs,
-                        } += 1;
+                    for victim in victims.into_iter().map(|victim| victim as usize) {
+                        if std::mem::take(&mut dirty[victim]) {
+                            counts.dirty += 1;
+                            *match world.frames[victim].of_file {
+                                true => &mut counts.kinds.write_backs,
+                                false => &mut counts.kinds.swap_outs,
+                            } += 1;
+                        }
                     }
                 }
                 dirty[frame] |= write;
