@@ -201,13 +201,6 @@ pub fn pair(
     // Alone, contiguous pages have the same hit rate at any start.
     let mut alone_contiguous = None;
     for overlap in &options.overlaps {
-        if !(0.0..=1.0).contains(overlap) {
-            return Err(Error::input(
-                "--overlap",
-                "must be within 0 to 1",
-                "give for example 0,0.5,1",
-            ));
-        }
         // The second overlaps the end of the first, modulo the cache size.
         let shared = (overlap * first.min(second) as f64).round() as u64;
         let start = first - shared + first.div_ceil(frames) * frames;

@@ -203,8 +203,6 @@ fn invalid_options_are_refused() {
     assert!(refused(&|o| o.policy.nodes = vec![9]).starts_with("--nodes: no node 9"));
     assert!(refused(&|o| o.policy.nodes = vec![4, 0, 4]).contains("node 4 is named twice"));
     assert!(refused(&|o| o.policy.weights = vec![1]).starts_with("--weights: 1 weights for 8"));
-    assert!(refused(&|o| o.policy.weights = vec![0; 8]).contains("1 to 255"));
-    assert!(refused(&|o| o.threads = 0).starts_with("--threads"));
     let error = alloc(&self::topology("cxl-a"), interleave, 1 << 30, &options(Allocator::User));
     assert!(error.unwrap_err().to_string().contains("page_allocation"));
 }
@@ -344,5 +342,4 @@ fn hit_rates_of_a_pair_fall_with_its_overlap() {
     let tiny = Guest::Trace(&reader);
     let rows = play([&tiny, &tiny], &[1.0], Some(8192)).unwrap();
     assert_eq!((rows[0].together_hit_rate_a, rows[0].together_hit_rate_b), (0.0, 0.0));
-    assert!(play([&half, &half], &[2.0], None).is_err());
 }

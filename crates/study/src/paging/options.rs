@@ -249,19 +249,6 @@ impl Options {
                 format!("give 1 to {MAX_MEMORIES}, such as 10%,50%,100% or 512M"),
             ));
         }
-        for size in &memory {
-            let valid = match size {
-                MemorySize::Fraction(f) => f.is_finite() && *f > 0.0 && *f <= 1e6,
-                MemorySize::Bytes(bytes) => *bytes > 0,
-            };
-            if !valid {
-                return Err(Error::input(
-                    "--memory",
-                    "a size is 0 or too large",
-                    "give sizes such as 10%,50%,100% or 512M",
-                ));
-            }
-        }
         let policy = replacement::find(replacement.name).expect("a choice is of the registry");
         if kinds.0 & KindSet::ALL.0 == 0 {
             return Err(Error::input(

@@ -342,9 +342,6 @@ impl Options {
         precondition: Precondition,
         replay: Replay,
     ) -> Result<Self> {
-        for policy in epf {
-            epf::parse(policy).map_err(|what| Error::input("--epf", what, ""))?;
-        }
         let cells = epf.len().saturating_mul(dram_bytes.len());
         if cells == 0 || cells > MAX_CELLS {
             return Err(Error::input(
@@ -352,17 +349,6 @@ impl Options {
                 format!("make {cells} combinations of policy and DRAM size"),
                 format!("give 1 to {MAX_CELLS}, such as --epf none,all --dram 100M,150M"),
             ));
-        }
-        for (what, share) in
-            [("sequential", precondition.sequential), ("random", precondition.random)]
-        {
-            if !(0.0..=1.0).contains(&share) {
-                return Err(Error::input(
-                    "--precondition",
-                    format!("the {what} share {share} does not lie between 0 and 1"),
-                    "write for example 60%,50%",
-                ));
-            }
         }
         if host.cores > 1024 {
             return Err(Error::input("cpu.cores", "more than 1024 cores", "describe fewer"));
