@@ -146,24 +146,14 @@ impl Core {
     }
 }
 
-/// What a thread waits for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Waits {
-    /// References: the window ([`super::feed`]) admits no more yet, or the trace has ended.
-    #[default]
-    References,
-    /// A core, a timer or the disk; the thread is in the run queue.
-    Queued,
-    /// Nothing: it runs.
-    Running,
-}
-
 #[derive(Debug, Default)]
 pub struct Thread {
     pub chunk: Chunk,
     /// Index of the current reference.
     pub at: usize,
-    pub waits: Waits,
+    /// It runs or is in the run queue. Otherwise it waits for references: the window ([`super::feed`])
+    /// admits no more yet, or the trace has ended.
+    pub active: bool,
     /// The instructions of the current reference are charged.
     charged: bool,
     /// Completed pages of the current reference.

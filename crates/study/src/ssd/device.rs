@@ -1,7 +1,7 @@
 //! The DRAM-interface SSD (UMD) and its services, which load pages into its DRAM.
 
 use nearfar_hardware::flash::Late;
-use nearfar_hardware::umd::{Content, Umd};
+use nearfar_hardware::umd::{Content, Loading, Umd};
 
 use super::histogram::Histogram;
 use crate::slot;
@@ -11,14 +11,6 @@ struct Service {
     page: u32,
     submitted: u64,
     predicted: u64,
-}
-
-/// Result of a page request.
-pub struct Loading {
-    /// The page evicted from the DRAM.
-    pub evicted: Option<u32>,
-    /// Predicted service time in nanoseconds; `None` if the page is in the DRAM at once.
-    pub predicted_ns: Option<u64>,
 }
 
 /// The device during a run. Pages are numbers on the device; times are nanoseconds.
@@ -70,8 +62,7 @@ impl Device {
             self.predicted.add(predicted);
             self.from_flash += u64::from(service.from_flash);
         }
-        let predicted_ns = loading.service.map(|service| service.predicted_ns);
-        Loading { evicted: loading.evicted, predicted_ns }
+        loading
     }
 
     /// Let the device work until `now`. `arrived` is called with each page whose service ends and the

@@ -2,7 +2,7 @@
 //! device load the page, or comes before the load is complete, is an *embedded page fault*: the core stalls
 //! or the thread sleeps.
 
-use nearfar_hardware::umd::{Content, Umd};
+use nearfar_hardware::umd::{Content, Service, Umd};
 use nearfar_kernel::epf::{Epf, Fault};
 use nearfar_kernel::scheduler::wake_at;
 use nearfar_trace::hash::PageMap;
@@ -147,9 +147,9 @@ impl<'a> Faults<'a> {
         if let Some(evicted) = loading.evicted {
             scheduler.shoot_down(evicted);
         }
-        match loading.predicted_ns {
+        match loading.service {
             None => self.translate(scheduler, at, page),
-            Some(predicted_ns) => {
+            Some(Service { predicted_ns, .. }) => {
                 let lost = scheduler.threads[at.thread].slept_for == Some(page);
                 let retry = if lost { Retry::Lost } else { Retry::No };
                 self.embedded_fault(scheduler, counts, at, page, predicted_ns, retry);

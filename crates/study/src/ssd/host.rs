@@ -9,7 +9,7 @@ use crate::jobs::Advance;
 
 use super::accounts;
 use super::cell::{Cell, Detail};
-use super::core::{Event, Thread, Waits, run_fast_path};
+use super::core::{Event, Thread, run_fast_path};
 use super::faults::Faults;
 use super::feed::{Feed, Source};
 use super::options::{Host, Replay};
@@ -193,8 +193,7 @@ impl<'a> Run<'a> {
             ));
         }
         for number in 0..threads as u32 {
-            let waits = self.scheduler.threads[number as usize].waits;
-            if waits == Waits::References && self.feed.has(number) {
+            if !self.scheduler.threads[number as usize].active && self.feed.has(number) {
                 self.scheduler.queue(number, now);
             }
         }

@@ -6,7 +6,7 @@
 
 use nearfar_kernel::scheduler::{Fairness, RunQueue};
 
-use super::core::{Core, Thread, Waits};
+use super::core::{Core, Thread};
 use super::options::{Bus, Host};
 use super::timeline::{State, Timeline};
 
@@ -108,7 +108,6 @@ impl<'a> Scheduler<'a> {
         core.thread = Some(thread);
         (core.since, core.taken) = (core.time, core.time);
         core.slice_end = self.host.time_slice_ns.map_or(u64::MAX, |slice| core.time + slice);
-        self.threads[thread as usize].waits = Waits::Running;
     }
 
     /// Let a woken thread preempt the running one if it has run less and no core is idle.
@@ -163,13 +162,13 @@ impl<'a> Scheduler<'a> {
     pub fn await_references(&mut self, core: usize) {
         let now = self.cores[core].time;
         if let Some(thread) = self.release(core, now) {
-            self.threads[thread as usize].waits = Waits::References;
+            self.threads[thread as usize].active = false;
         }
     }
 
     /// Put `thread` into the run queue; it is ready from time `at`.
     pub fn queue(&mut self, thread: u32, at: u64) {
-        self.threads[thread as usize].waits = Waits::Queued;
+        self.threads[thread as usize].active = true;
         self.queue.push(thread, at);
         self.queued = true;
     }
