@@ -434,16 +434,6 @@ proptest! {
         }
     }
 
-    #[test]
-    fn extreme_thresholds_are_all_and_none(records in any_references(60, 4), frames in 6u64..50) {
-        for (threshold, policy) in [("smart:0ns", "all"), ("smart:1000s", "none")] {
-            prop_assert_eq!(
-                simulation(&bare(), threshold, frames).run(&records),
-                simulation(&bare(), policy, frames).run(&records)
-            );
-        }
-    }
-
     /// While a single thread sleeps, nothing runs. Its services never queue, so predictions are exact.
     #[test]
     fn a_single_thread_never_saves_time_by_sleeping(records in any_references(60, 1), frames in 6u64..50) {
