@@ -1,29 +1,12 @@
 //! Compares summaries with naive maps and loops, on traces with regions, processes and odd addresses.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::Path;
 
-use nearfar_trace::{Error, ErrorKind, Record, RegionEvent, RegionKind, Writer, WriterOptions};
+use nearfar_trace::{Error, ErrorKind, Record, RegionEvent, RegionKind};
 use proptest::prelude::*;
 
 use super::*;
-use crate::paging::tests::lives::{self, Step};
-
-fn write(dir: &Path, processes: &[u32], steps: &[Step]) -> Reader {
-    let options = WriterOptions { overwrite: true, part_records: 1, ..WriterOptions::default() };
-    let mut writer = Writer::create(dir, Source::default(), options).unwrap();
-    for (thread, &process) in processes.iter().enumerate() {
-        writer.thread_process(thread as u32, process);
-    }
-    for step in steps {
-        match step {
-            Step::Record(record) => writer.push(*record).unwrap(),
-            Step::Event(event) => writer.region(event.clone()).unwrap(),
-        }
-    }
-    writer.finish(None).unwrap();
-    Reader::open(dir).unwrap()
-}
+use crate::paging::tests::lives::{self, Step, trace};
 
 fn all(reader: &Reader) -> (Summary, HeatMap) {
     let options = Options { reuse: true, heat_map: true };
@@ -294,7 +277,7 @@ proptest! {
             steps.insert(0, event(RegionKind::Map, 0, 0, 4096 * 10, "program"));
         }
         let dir = tempfile::tempdir().unwrap();
-        let reader = write(&dir.path().join("t.trace"), &processes, &steps);
+        let reader = trace(&steps, &processes, dir.path());
         check_all(&processes, &steps, &reader);
     }
 
@@ -338,7 +321,7 @@ fn anonymous_neighbours_are_one_region() {
         load(0x9000_0000, 0),
         load(0x9000_0000, 0),
     ];
-    let (found, heat) = all(&write(&dir.path().join("t.trace"), &[0], &steps));
+    let (found, heat) = all(&trace(&steps, &[0], dir.path()));
     let found: Vec<_> =
         found.regions.iter().map(|r| (r.name.as_str(), r.records, r.pages)).collect();
     assert_eq!(
@@ -357,12 +340,12 @@ fn anonymous_neighbours_are_one_region() {
 
 #[test]
 fn an_empty_trace_and_the_last_byte_of_memory_are_summarised() {
-    let dir = tempfile::tempdir().unwrap();
-    let (found, heat) = all(&write(&dir.path().join("none.trace"), &[0], &[]));
+    let folders = [0; 2].map(|_| tempfile::tempdir().unwrap());
+    let (found, heat) = all(&trace(&[], &[0], folders[0].path()));
     assert_eq!((found.records, found.footprint_bytes, found.regions.len()), (0, 0, 0));
     assert_eq!((heat.time_bins, heat.counts.len()), (0, 0));
     let end = Record { addr: u64::MAX, kind: Kind::Store, size: 65535, thread: 0, instr: 0 };
-    let (found, heat) = all(&write(&dir.path().join("end.trace"), &[0], &[Step::Record(end)]));
+    let (found, heat) = all(&trace(&[Step::Record(end)], &[0], folders[1].path()));
     assert_eq!((found.footprint_bytes, found.mix.write_share), (4096, 1.0));
     assert_eq!(heat.address_bins[0].addr_high, 1 << 64);
     let text = serde_json::to_string(&heat).unwrap();
@@ -374,7 +357,7 @@ fn regions_beyond_the_maximum_are_summed_up() {
     let dir = tempfile::tempdir().unwrap();
     let steps: Vec<Step> =
         (0..130u64).flat_map(|i| (0..=i % 7).map(move |_| load(i * (8 << 20), 0))).collect();
-    let (found, heat) = all(&write(&dir.path().join("t.trace"), &[0], &steps));
+    let (found, heat) = all(&trace(&steps, &[0], dir.path()));
     assert_eq!(found.regions.len(), REGIONS + 1);
     let last = &found.regions[REGIONS];
     assert_eq!((last.name.as_str(), last.pages, last.addr_low), ("(30 others)", 30, None));
@@ -385,7 +368,7 @@ fn regions_beyond_the_maximum_are_summed_up() {
 #[test]
 fn an_error_of_on_progress_ends_the_run() {
     let dir = tempfile::tempdir().unwrap();
-    let reader = write(&dir.path().join("t.trace"), &[0], &[load(1, 0)]);
+    let reader = trace(&[load(1, 0)], &[0], dir.path());
     let options = Options { reuse: false, heat_map: false };
     let stop = &mut |_| Err(Error::cancelled());
     assert_eq!(summarize(&reader, options, stop).unwrap_err().kind(), ErrorKind::Cancelled);
@@ -394,7 +377,7 @@ fn an_error_of_on_progress_ends_the_run() {
 /// Check resident bytes at the end of each interval, and their peak, against [`lives::World`].
 fn check_resident(steps: &[Step]) {
     let folder = tempfile::tempdir().unwrap();
-    let reader = lives::trace(steps, &lives::PROCESSES, folder.path());
+    let reader = trace(steps, &lives::PROCESSES, folder.path());
     let options = Options { reuse: false, heat_map: false };
     let (found, _) = summarize(&reader, options, &mut |_| Ok(())).unwrap();
     let mut world = lives::World::new(4096, 4096, &lives::PROCESSES);
@@ -447,7 +430,7 @@ fn resident_bytes_fall_when_pages_are_unmapped() {
     ];
     check_resident(&steps);
     let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let reader = lives::trace(&steps, &lives::PROCESSES, folder.path());
+    let reader = trace(&steps, &lives::PROCESSES, folder.path());
     let (found, _) = all(&reader);
     let pages = |point: &WorkingSet| point.resident_bytes.unwrap() / 4096;
     let over_time: Vec<u64> = found.working_set.iter().map(pages).collect();
@@ -456,7 +439,7 @@ fn resident_bytes_fall_when_pages_are_unmapped() {
     assert_eq!(found.peak_resident_bytes, Some(3 * 4096));
     assert_eq!(found.footprint_bytes, 3 * 4096);
     // Without events there is no resident set.
-    let reader = lives::trace(&steps[1..6], &lives::PROCESSES, other.path());
+    let reader = trace(&steps[1..6], &lives::PROCESSES, other.path());
     let (found, _) = all(&reader);
     assert_eq!(found.peak_resident_bytes, None);
     assert!(found.working_set.iter().all(|point| point.resident_bytes.is_none()));
@@ -477,7 +460,7 @@ fn hot_pages_of_a_large_mapping_and_their_code_are_found() {
         steps.extend([500, 501, 503].map(|page| load((1 << 24) + (page << 12) + 8, 0)));
     }
     let folder = tempfile::tempdir().unwrap();
-    let (found, _) = all(&write(&folder.path().join("t.trace"), &[1], &steps));
+    let (found, _) = all(&trace(&steps, &[1], folder.path()));
     let [part] = &found.hot[..] else { panic!("{:?}", found.hot) };
     assert_eq!((part.addr_low, part.addr_high), ((1 << 24) + 0x1F_4000, (1 << 24) + 0x1F_8000));
     // Page 502 lies between hot pages and was touched once.
