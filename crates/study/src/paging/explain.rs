@@ -11,12 +11,12 @@ mod tally;
 
 use nearfar_hardware::processor::Processor;
 use nearfar_schema::{Bytes, List, OneMemory, none};
-use nearfar_trace::hash::PageMap;
 use nearfar_trace::{Batch, Columns, KindSet, Reader, Result, last_byte};
 use serde::Serialize;
 
 use super::options::Options;
 use super::simulate::{footprint_bytes, whole_bytes};
+use crate::lifetimes::{Events, Spaces};
 use memory::{NewMemory, TlbAndMemory};
 use pages::Pages;
 use tally::Tally;
@@ -159,8 +159,7 @@ pub fn explain(
 ) -> Result<Explained> {
     let page_bytes = options.page_sizes[0];
     let (lives, (mut pages, mut simulation)) = start(reader, options, on_progress)?;
-    // A block is the unit of lifetimes: a page, or 4 KiB of it. Without lifetimes, it is a page.
-    let block_shift = pages.block_shift();
+    let block_shift = pages.block_shift;
     let mut tally = Tally::new(reader, page_bytes.trailing_zeros())?;
     let mut batches = reader.batches(Columns { thread: true, ..Columns::PAGING });
     let mut batch = Batch::default();
@@ -248,10 +247,12 @@ fn start(
     let frames = (memory_bytes / page_bytes).max(1);
     let setup = options.setup(frames, page_bytes, lives);
     let memory = options.replacement.visit(NewMemory(setup));
-    let pages = match lives {
-        true => Pages::lives(reader, options.spaces(reader), shift, options.files)?,
-        false => Pages::Permanent { shift, ids: PageMap::default() },
+    let (events, spaces) = match lives {
+        true => (Events::new(reader)?, options.spaces(reader)),
+        // All processes have one address space.
+        false => (Events::none(), Spaces::new(&[])),
     };
+    let pages = Pages::new(events, spaces, shift, options.files);
     Ok((lives, (pages, TlbAndMemory::new(options.tlb, memory))))
 }
 

@@ -192,12 +192,10 @@ impl Places {
             slot(&mut self.counts.places, state.place).references += references;
             state.place = place;
         }
-        // The block number for `pages`. Without lifetimes: the page number, without the address space.
-        // With them: the number of the 4 KiB page.
-        let unit = match &self.pages {
-            Pages::Permanent { shift, .. } => lifetimes::address(number << PAGE_SHIFT) >> shift,
-            Pages::Lives(_) => number,
-        };
+        // Not `number`: without lifetimes, `pages` has one address space.
+        let addr = lifetimes::address(number << PAGE_SHIFT);
+        let placed = self.pages.place(self.thread as u32, addr);
+        let unit = placed >> self.pages.block_shift;
         let target = self.pages.reference(unit, write, &mut self.memory);
         let events = self.memory.reference(target);
         // Each page size counts its own TLB misses.

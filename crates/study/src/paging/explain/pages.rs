@@ -1,26 +1,12 @@
-//! Maps references to pages and frames, with and without lifetimes.
+//! Maps references to pages and frames.
 
-use nearfar_trace::hash::PageMap;
-use nearfar_trace::{Reader, Result};
-
-use crate::lifetimes::{self, Action, Blocks, Events, PageTable, Spaces};
+use crate::lifetimes::{self, Blocks, Events, PageTable, Spaces};
 use crate::paging::explain::memory::{Target, TlbAndMemory};
 
 /// Pages of one size.
-pub enum Pages {
-    /// Without lifetimes.
-    Permanent {
-        /// log2 of the page size.
-        shift: u32,
-        /// Page ids, in the order of first references.
-        ids: PageMap<u32>,
-    },
-    /// With lifetimes, from the events of the trace.
-    Lives(Box<Lives>),
-}
-
-pub struct Lives {
-    block_shift: u32,
+pub struct Pages {
+    /// log2 of the block size: a block is a page, or 4 KiB of it.
+    pub block_shift: u32,
     blocks: Blocks,
     table: PageTable,
     events: Events,
@@ -31,73 +17,48 @@ pub struct Lives {
 }
 
 impl Pages {
-    /// Pages of 2^`shift` bytes with lifetimes. Without `files`, file pages take no frames.
-    pub fn lives(reader: &Reader, spaces: Spaces, shift: u32, files: bool) -> Result<Self> {
+    /// Pages of 2^`shift` bytes. Without `files`, file pages take no frames.
+    pub fn new(events: Events, spaces: Spaces, shift: u32, files: bool) -> Self {
         let block_shift = shift.min(lifetimes::PAGE_SHIFT);
-        Ok(Pages::Lives(Box::new(Lives {
+        Self {
             block_shift,
             blocks: Blocks::new(block_shift, shift, spaces),
             // Without a filter: all frames are simulated.
             table: PageTable::new(shift, block_shift, None).with_files(files),
-            events: Events::new(reader)?,
+            events,
             running: None,
             space: 0,
-        })))
-    }
-
-    pub fn block_shift(&self) -> u32 {
-        match self {
-            Pages::Permanent { shift, .. } => *shift,
-            Pages::Lives(lives) => lives.block_shift,
         }
     }
 
     /// Apply the events before record number `at`.
     pub fn events(&mut self, at: u64, simulation: &mut TlbAndMemory) {
-        let Pages::Lives(lives) = self else { return };
-        while let Some(event) = lives.events.before(at) {
-            lives.blocks.apply(&event);
-            lives.take_changes(simulation);
-            lives.running = None;
+        while let Some(event) = self.events.before(at) {
+            self.blocks.apply(&event);
+            self.take_changes(simulation);
+            self.running = None;
         }
     }
 
-    /// `addr` with the thread's address space ([`lifetimes::place`]); without lifetimes, `addr`. Must
-    /// be called in order, at least for the first record after an event or a change of thread.
+    /// `addr` with the thread's address space ([`lifetimes::place`]). Must be called in order, at least for
+    /// the first record after an event or a change of thread.
     pub fn place(&mut self, thread: u32, addr: u64) -> u64 {
-        let Pages::Lives(lives) = self else { return addr };
-        if lives.running != Some(thread) {
-            lives.space = lives.blocks.spaces().of_thread(thread);
-            lives.running = Some(thread);
+        if self.running != Some(thread) {
+            self.space = self.blocks.spaces().of_thread(thread);
+            self.running = Some(thread);
         }
-        lifetimes::place(lives.space, addr)
+        lifetimes::place(self.space, addr)
     }
 
     /// Apply a reference to a block, and its changes to `simulation`. Returns the target.
     pub fn reference(&mut self, block: u64, write: bool, simulation: &mut TlbAndMemory) -> Target {
-        match self {
-            Pages::Permanent { ids, .. } => {
-                let next = ids.len() as u32;
-                let page = *ids.entry(block).or_insert(next);
-                if page == next {
-                    let (of_file, executable) = (false, false);
-                    let frame = page;
-                    simulation.apply(Action::Begin { frame, number: block, of_file, executable });
-                }
-                Target { page, number: block, frame: page }
-            }
-            Pages::Lives(lives) => {
-                let id = lives.blocks.reference(block, write);
-                lives.take_changes(simulation);
-                let page = lives.table.page(id);
-                let (number, frame) = (lives.table.number(page), lives.table.frame(page));
-                Target { page, number, frame }
-            }
-        }
+        let id = self.blocks.reference(block, write);
+        self.take_changes(simulation);
+        let page = self.table.page(id);
+        let (number, frame) = (self.table.number(page), self.table.frame(page));
+        Target { page, number, frame }
     }
-}
 
-impl Lives {
     fn take_changes(&mut self, simulation: &mut TlbAndMemory) {
         for change in self.blocks.changes() {
             self.table.apply(&change);
