@@ -82,7 +82,8 @@ def test_a_bad_record_is_one_clear_line_and_leaves_nothing(tmp_path, nearfar: Ru
         (b"PK\x03\x04", [], "damaged or cut-off zip stream"),
         (b"r 10 4\n", ["--format", "nope"], "choose one of lackey"),
         (b"r 10 4\n", ["--object-bytes", "4"], "holds addresses, not object ids"),
-        (b"r 10 4\n", ["--max-refs", "0"], "--max-refs"),
+        (b"r 10 4\n", ["--max-refs", "0"], "--max-refs: 0 is out of range"),
+        (b"r 10 4\n", ["--object-bytes", "0"], "--object-bytes: '0' is not a size"),
         (b"r 10 4\n", ["--max-refs", str(10**30)], "--max-refs"),
         (b"r 10 4\n", ["--skip-bad", "-1"], "--skip-bad"),
         (gzip.compress(b"r 10 4\n" * 9, mtime=0)[:-4], [], "damaged or cut-off gzip stream"),
@@ -112,6 +113,8 @@ def test_text_formats_are_exported_to_standard_output(tmp_path, nearfar: Run):
     assert all(",load," in line for line in lines[1:])
     done = nearfar("export", trace, "--format", "oracle-general", "-o", "-")
     refused(done, "name a file with -o")
+    done = nearfar("export", trace, "--format", "csv", "-o", "-", "--max-refs", 0)
+    refused(done, "--max-refs: 0 is out of range")
     done = nearfar("export", trace, "--format", "csv", "-o", "-", "--kinds", "lode")
     refused(done, "no kind 'lode'; choose one of load,")
 

@@ -117,8 +117,23 @@ def test_nothing_is_replaced_without_force(
         assert nearfar("numa", "alloc", "--size", "1G", "-o", "made").returncode == 0
     theirs = place / MAKES[words]
     theirs.write_text("theirs")
-    refused(nearfar(*words.split()))
+    # A sweep continues in its folder instead, and has its own message.
+    says = () if words.startswith("sweep") else ("exists already",)
+    refused(nearfar(*words.split()), *says)
     assert theirs.read_text() == "theirs"
+
+
+@pytest.mark.parametrize(
+    "words", ["report made -o out", "ssd in.trace --dram 1M --epf none -o out"]
+)
+def test_force_replaces_an_earlier_output(
+    place: Path, nearfar: Run, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    assert nearfar("numa", "alloc", "--size", "1G", "-o", "made").returncode == 0
+    assert nearfar(*words.split()).returncode == 0
+    refused(nearfar(*words.split()), "exists already")
+    assert nearfar(*words.split(), "--force").returncode == 0
 
 
 def test_three_commands_at_once_leave_one_whole_trace(tmp_path: Path, nearfar: Run) -> None:

@@ -37,8 +37,11 @@ os.waitpid(child, 0)
 texts[7] = b"x"
 print("parent", before, digest())
 """
-#: With 10 MiB, as far tiers with a latency are slow.
-WAITS = PYTHON.replace("range(40)", "range(10)")
+#: With 10 MiB, as far tiers with a latency are slow. The program waits first, so that it does not
+#: end before the manager has seen its memory.
+WAITS = PYTHON.replace("range(40)", "range(10)").replace(
+    "before = digest()", "__import__('time').sleep(1)\nbefore = digest()"
+)
 
 
 @functools.cache

@@ -259,6 +259,8 @@ class Laps:
         lap["kernel_bytes"] = self._where.kernel_bytes(self._group, stat)
         lap["touched_bytes"] = kib(process, "smaps_rollup", "Referenced:") << 10
         lap["held_bytes"] = kib(process, "smaps_rollup", "Anonymous:") << 10
+        if not lap["touched_bytes"]:
+            raise BenchError(f"process {process} has ended within a lap")
         self.found.append(lap)
 
     def _process(self) -> int:

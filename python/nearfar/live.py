@@ -141,6 +141,8 @@ def run(
         NearfarError: the program cannot be run, the policy cannot manage a real program, standard
             input must be read twice and cannot be, or userfaultfd is not available (exit code 3).
     """
+    if not isinstance(alone, bool):
+        raise NearfarError("alone: is not true or false")
     words = [str(word) for word in command]
     if not words:
         raise NearfarError("command: is empty; put the program after `--`")

@@ -238,7 +238,9 @@ def captures(
             )
         return None
     if traces is None:
-        traces = stack.enter_context(tempfile.TemporaryDirectory(prefix="nearfar-"))
+        traces = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="nearfar-", ignore_cleanup_errors=True)
+        )
     folder = Path(traces)
     files = {name: trace_name(name, vm) for name in names}
     missing = [name for name in names if not (folder / files[name] / "trace.json").is_file()]

@@ -59,7 +59,7 @@ TABLES: Final = {
             text(
                 "tolerance",
                 "Allowed difference (`equal`, `within 0.1`, `within 10%`, `factor 2`), or "
-                "limits of `ours` alone (`>= 3`, `3 to 9`, `above 1`).",
+                "limits of `ours` alone (`>= 3`, `3 to 9`, `above 1`, `below 1`).",
             ),
             flag(
                 "holds",

@@ -442,7 +442,7 @@ def _table_3(options: Options) -> Iterator[declared.Row]:
         yield row_of("NOMAD", item, value, ours, _FACTOR, "GB")
         if before is not None:
             item = f"table 3: less shadow memory at {rss} GB than before"
-            yield row_of("NOMAD", item, "less", ours, f"below {before:.2f}", "GB")
+            yield row_of("NOMAD", item, "less", ours, f"below {before:.4g}", "GB")
         before = ours
 
 

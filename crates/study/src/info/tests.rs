@@ -198,6 +198,14 @@ fn check_all(processes: &[u32], steps: &[Step], reader: &Reader) {
     }
     assert!(covered >= data.keys().filter(|&&page| is_hot(page)).count());
     assert!(found.hot.iter().map(|part| part.records).sum::<u64>() <= all_data);
+    // With events, regions may have parts among those of others.
+    if steps.iter().all(|step| matches!(step, Step::Record(_))) {
+        for part in &found.hot {
+            let (low, high) = ends(part);
+            let inside: u64 = data.range(low..=high).map(|(_, n)| n).sum();
+            assert_eq!((part.records, part.share), (inside, inside as f64 / all_data as f64));
+        }
+    }
 
     // Heat map: rows cover the footprint in order, cells count records.
     assert!(heat.address_bins.len() <= ROWS && heat.time_bins == points.len());
@@ -218,7 +226,7 @@ fn check_all(processes: &[u32], steps: &[Step], reader: &Reader) {
             .collect();
         rows.into_iter().for_each(|row| counts[row][i / per_bin] += 1);
     }
-    assert_eq!(heat.counts, counts);
+    assert_eq!((heat.counts, heat.records_per_bin), (counts, per_bin as u64));
 }
 
 fn step() -> impl Strategy<Value = Step> {

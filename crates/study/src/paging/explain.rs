@@ -170,7 +170,7 @@ pub fn explain(
             pages.events(at, &mut simulation);
             tally.record(at, thread);
             at += 1;
-            // With lifetimes, the address is combined with the number of its address space.
+            // The address, with the number of its address space.
             let placed = pages.place(thread, addr);
             if KindSet::FETCHES.has(kind) {
                 tally.fetch(thread, addr);

@@ -192,8 +192,9 @@ fn a_seed_gives_the_same_references_in_every_version() {
         })
         .collect();
     assert_eq!(found, expected);
-    for name in ["zipf", "uniform", "pointer-chase"] {
-        let seeded = |seed| records(name, &Params { seed, ..params(100, 5_000) });
+    for name in GENERATORS.iter().map(|generator| generator.name()) {
+        let mixed = |seed| with_mix(name, Params { seed, write_ratio: 0.5, ..params(100, 5_000) });
+        let seeded = |seed| records(name, &mixed(seed));
         assert!(seeded(1) == seeded(1) && seeded(1) != seeded(2), "{name}");
     }
 }
