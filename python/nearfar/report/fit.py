@@ -24,8 +24,8 @@ def fit(result: Fits) -> RenderableType:
     """The verdicts, then each model with its coefficients and the rates that it predicts."""
     if not result:
         return Text("No fits.")
-    verdicts = [f"{_NAMES[one.quantity]}{_memory(one)}: {one.verdict}" for one in result]
-    first = [Text(f"Fits: {'; '.join(verdicts)}", style="bold")] if len(verdicts) > 1 else []
+    verdicts = [f"{_NAMES[one.quantity]}{_memory(one)} {one.verdict}" for one in result]
+    first = [Text(f"Fits: {'; '.join(verdicts)}.", style="bold")] if len(verdicts) > 1 else []
     return Group(*first, *(part for one in result for part in _fit(one, result)))
 
 
