@@ -116,8 +116,38 @@ pub(crate) fn kill_with_parent(command: &mut Command) {
 
 /// Whether a process that is not our child has ended, perhaps as a zombie.
 pub(crate) fn has_ended(pid: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
-    // `PID (NAME) STATE ...`
+    let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { return true };
+    // `PID (NAME) STATE ...`; the name may contain any bytes.
+    let stat = String::from_utf8_lossy(&stat);
     let after = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     matches!(after.as_bytes().first(), None | Some(b'Z' | b'X'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::io::Read as _;
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::process::Stdio;
+
+    use super::*;
+
+    #[test]
+    fn a_process_whose_name_is_not_utf8_has_not_ended_until_it_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(OsStr::from_bytes(b"sh\xff"));
+        std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
+        let mut command = Command::new(&program);
+        command.args(["-c", "echo; read line"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Its name changes shortly after `spawn`.
+        child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        let name = fs::read(format!("/proc/{}/comm", child.id())).unwrap();
+        let ended_early = has_ended(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(name, b"sh\xff\n");
+        assert!(!ended_early);
+        assert!(has_ended(child.id()));
+    }
 }

@@ -166,7 +166,7 @@ def _changes(values: Mapping[str, str], sysfs: Path) -> tuple[Change, ...]:
     wanted = {**dict.fromkeys(files.values(), "never"), **values}
     largest = files[max(files)]
     if largest not in values:
-        # Without a value of its own, the largest size follows the setting for all sizes.
+        # If it has no value, the largest size follows the setting for all sizes.
         wanted[largest] = "inherit"
     changes = []
     for file, becomes in wanted.items():

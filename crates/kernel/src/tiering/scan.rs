@@ -14,7 +14,7 @@
 //! scans:
 //!
 //! * `task_numa_work`: a scan ends at the end of memory. A mapping that never takes a hint fault,
-//!   such as the stack, takes one scan of its own in each pass, which arms nothing
+//!   such as the stack, takes a separate scan in each pass, which arms nothing
 //!   (`vma_is_accessed`, `vma_pids_forced`; since 6.7).
 //! * `update_task_scan_period`: when the period doubles, the next scan is a new period later.
 //! * `task_numa_work`: a scan takes at most 3 % of the program's time.
